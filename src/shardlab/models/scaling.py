@@ -1,0 +1,166 @@
+"""When do more data-parallel ranks help? Weak and strong scaling with overlap as a bracket.
+
+One step computes for ``C`` seconds and all-reduces ``P`` bytes of gradients over a ring.
+Weak scaling: every rank keeps its batch, so compute stays C and a step processes N times the samples.
+Strong scaling: the global batch is fixed, so compute is C/N and a step processes the same samples.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from shardlab.checks import choice, count, fraction, non_negative, positive
+from shardlab.models.collectives import ring_allreduce_time_s
+
+SCALINGS = ("weak", "strong")
+
+
+@dataclass(frozen=True)
+class DataParallelStep:
+    """One data-parallel step at N ranks; all times in seconds.
+
+    Attributes:
+        n_ranks: N.
+        scaling: ``"weak"`` or ``"strong"``.
+        compute_time_s: compute of one rank in this step (C, or C/N in strong scaling).
+        communication_time_s: the ring all-reduce, hidden or not.
+        exposed_communication_s: the part of it that nothing hides.
+        step_time_s: compute plus exposed communication.
+        speedup: samples per second over those of one rank.
+        efficiency: speedup / N, 0 to 1.
+        communication_share: exposed communication / step time, 0 to 1.
+        bottleneck: ``"compute"`` or ``"communication"``, whichever takes longer.
+        step_time_bracket_s: step time with everything overlapped, and with nothing overlapped.
+    """
+
+    n_ranks: int
+    scaling: str
+    compute_time_s: float
+    communication_time_s: float
+    exposed_communication_s: float
+    step_time_s: float
+    speedup: float
+    efficiency: float
+    communication_share: float
+    bottleneck: str
+    step_time_bracket_s: tuple[float, float]
+
+
+def data_parallel(
+    n_ranks: int,
+    compute_s: float,
+    n_bytes: float,
+    bandwidth: float,
+    latency_s: float = 0.0,
+    scaling: str = "weak",
+    overlap: float = 0.0,
+) -> DataParallelStep:
+    """Predict one step of data parallelism: ``(1-o) C + max(o C, T)`` with ``T`` the ring all-reduce.
+
+    Args:
+        n_ranks: number of ranks N.
+        compute_s: one rank's forward and backward, seconds: of its own batch (weak), of the whole batch (strong).
+        n_bytes: gradients, bytes (4 per parameter in fp32, 2 in bf16).
+        bandwidth: bytes/s per rank and direction.
+        latency_s: seconds per hop.
+        scaling: ``"weak"`` (batch per rank fixed) or ``"strong"`` (global batch fixed).
+        overlap: the fraction ``o`` of compute that communication may hide under: 0 none, 1 all;
+            2/3 when it hides under a backward pass that takes twice the forward.
+
+    Raises:
+        ValueError: an argument is out of range or ``scaling`` is unknown.
+
+    Source: Li et al., "PyTorch Distributed", VLDB 2020 (arXiv 2006.15704), section 3.2.3, for the overlap;
+    the ring as in :func:`shardlab.models.collectives.ring_allreduce_time_s`.
+    """
+    ranks = count("n_ranks", n_ranks)
+    base = positive("compute_s", compute_s, "seconds")
+    kind = choice("scaling", scaling, SCALINGS)
+    hidden_fraction = fraction("overlap", overlap)
+    communication = ring_allreduce_time_s(n_bytes, ranks, bandwidth, latency_s)
+    compute = base if kind == "weak" else base / ranks
+    exposed = max(communication - hidden_fraction * compute, 0.0)
+    step = compute + exposed
+    samples = ranks if kind == "weak" else 1
+    speedup = samples * base / step
+    return DataParallelStep(
+        n_ranks=ranks,
+        scaling=kind,
+        compute_time_s=compute,
+        communication_time_s=communication,
+        exposed_communication_s=exposed,
+        step_time_s=step,
+        speedup=speedup,
+        efficiency=speedup / ranks,
+        communication_share=exposed / step,
+        bottleneck="communication" if communication > compute else "compute",
+        step_time_bracket_s=(max(compute, communication), compute + communication),
+    )
+
+
+def efficiency_cap(
+    compute_s: float, n_bytes: float, bandwidth: float, n_ranks: int | None = None, overlap: float = 0.0
+) -> float:
+    """The weak-scaling efficiency that no latency-free link beats: ``C / ((1-o) C + max(o C, T))``.
+
+    With ``n_ranks`` it is the cap at that N. Without, it is the limit for many ranks, where
+    ``T = 2 n_bytes/bandwidth``; small N lies above that limit, because a small ring sends less.
+
+    Raises:
+        ValueError: an argument is out of range.
+    """
+    compute = positive("compute_s", compute_s, "seconds")
+    size = non_negative("n_bytes", n_bytes, "bytes")
+    speed = positive("bandwidth", bandwidth, "bytes/s")
+    hidden_fraction = fraction("overlap", overlap)
+    communication = 2 * size / speed if n_ranks is None else ring_allreduce_time_s(size, n_ranks, speed)
+    return compute / (compute + max(communication - hidden_fraction * compute, 0.0))
+
+
+def strong_speedup_cap(compute_s: float, n_bytes: float, bandwidth: float) -> float:
+    """The speedup that strong scaling tends to for many ranks and no latency: ``B C / (2 P)``.
+
+    Infinite when there are no bytes to send. Overlap does not move it: compute shrinks to nothing.
+
+    Raises:
+        ValueError: an argument is out of range.
+    """
+    compute = positive("compute_s", compute_s, "seconds")
+    size = non_negative("n_bytes", n_bytes, "bytes")
+    speed = positive("bandwidth", bandwidth, "bytes/s")
+    return speed * compute / (2 * size) if size else math.inf
+
+
+def break_even_ranks(
+    compute_s: float,
+    n_bytes: float,
+    bandwidth: float,
+    latency_s: float = 0.0,
+    scaling: str = "weak",
+    overlap: float = 0.0,
+) -> int | None:
+    """The smallest N of at least 2 that is faster than one rank (speedup above 1), or None if there is none.
+
+    Weak scaling gains when ``T < (N-1+o) C``; strong scaling when ``T < C - (1-o) C/N``. Both are quadratics
+    in N with a non-negative value at one rank, so the first gain is N = 2 or lies beyond the larger root.
+
+    Args and errors as in :func:`data_parallel`.
+    """
+    arguments = (compute_s, n_bytes, bandwidth, latency_s, scaling, overlap)
+    if data_parallel(2, *arguments).speedup > 1:
+        return 2
+    if scaling == "strong":
+        # Concave in N and not negative at N = 1: a loss at N = 2 never turns into a gain.
+        return None
+    latency = float(latency_s)
+    gain = float(compute_s) - 2 * latency
+    if gain <= 0:
+        return None
+    ring = 2 * float(n_bytes) / float(bandwidth)
+    linear = float(overlap) * float(compute_s) - gain - ring
+    root = (-linear + math.sqrt(max(linear * linear - 4 * gain * ring, 0.0))) / (2 * gain)
+    ranks = max(int(root) - 1, 2)
+    while data_parallel(ranks, *arguments).speedup <= 1:
+        ranks += 1
+    return ranks
