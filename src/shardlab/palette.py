@@ -8,9 +8,9 @@ from __future__ import annotations
 
 # role: (on a light page, on a dark page)
 ROLES: dict[str, tuple[str, str]] = {
-    "compute": ("#14549c", "#6db1f5"),
+    "compute": ("#14549c", "#4a90d9"),
     "compute-text": ("#14549c", "#8ac2fa"),
-    "communication": ("#e08214", "#f5a04c"),
+    "communication": ("#e08214", "#ffb35c"),
     "communication-text": ("#8f4a00", "#f7b16c"),
     "idle": ("#d7dade", "#4a5058"),
     "idle-text": ("#565d66", "#b4bbc4"),
