@@ -14,7 +14,7 @@ ROLES: dict[str, tuple[str, str]] = {
     "communication-text": ("#8f4a00", "#f7b16c"),
     "idle": ("#d7dade", "#4a5058"),
     "idle-text": ("#565d66", "#b4bbc4"),
-    "memory-parameters": ("#0b5d3b", "#b7ebcd"),
+    "memory-parameters": ("#0b5d3b", "#c9f2da"),
     "memory-gradients": ("#2f8f5b", "#7fd3a4"),
     "memory-optimizer": ("#7cc29a", "#3f9e6c"),
     "memory-activations": ("#c4e6d0", "#1f6b45"),
