@@ -1,0 +1,88 @@
+# `make book` needs Python 3.11 or newer and make; every other target sets up what it needs.
+PYTHON ?= python3
+VENV := .venv
+PY := $(VENV)/bin/python
+GRADE_PY := .venv-grade/bin/python
+SETUP := $(PYTHON) tools/setup_venv.py
+# One thread a process: BLAS pools fight over two cores.
+export OMP_NUM_THREADS ?= 1
+
+.DEFAULT_GOAL := help
+.PHONY: help book html execute lab torch test lint test-models test-labs test-notebooks test-exercises test-site \
+        release grade feedback frontend lock bench clean
+
+help:  ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
+
+book: html  ## build the book from the committed outputs and serve it on a free port
+	@$(PY) -m shardlab serve _build/html
+
+html: $(VENV)/.book  ## build the book into _build/html
+	@$(PY) tools/build_book.py
+
+execute: $(VENV)/.torch $(VENV)/.dev  ## run every notebook anew and write its outputs
+	@$(PY) tools/execute.py
+
+lab: $(VENV)/.lab  ## open JupyterLab on the chapters
+	@$(PY) -m jupyter lab notebooks
+
+torch: $(VENV)/.torch  ## add PyTorch, for the labs on real processes
+
+test: lint test-models test-labs test-notebooks test-exercises test-site  ## pass every test
+
+lint: $(VENV)/.dev  ## ruff (notebooks too), mypy, locks in step
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+
+test-models: $(VENV)/.dev  ## models, experiments, quizzes, command line
+	$(PY) -m pytest -q -n 2 --dist loadscope tests --ignore=tests/labs --ignore=tests/notebooks --ignore=tests/exercises --ignore=tests/site
+
+test-labs: $(VENV)/.dev $(VENV)/.torch  ## real processes, one lab at a time
+	$(PY) -m pytest -q tests/labs
+
+test-notebooks: $(VENV)/.dev $(VENV)/.torch  ## hygiene, then nbval on every notebook
+	$(PY) -m pytest -q tests/notebooks
+	$(PY) -m pytest -q --nbval --nbval-sanitize-with tests/notebooks/sanitize.cfg notebooks
+
+test-exercises: $(VENV)/.dev .venv-grade/.grade  ## assignments: reference, empty and wrong submissions
+	$(PY) -m pytest -q tests/exercises
+
+test-site: html $(VENV)/.dev frontend/node_modules/.ready  ## the built book in a real Chromium
+	$(PY) -m pytest -q tests/site
+
+release: .venv-grade/.grade  ## write the student release of every assignment
+	$(GRADE_PY) tools/exercises.py release
+
+grade: .venv-grade/.grade  ## grade exercises/submitted and write exercises/grades.csv
+	$(GRADE_PY) tools/exercises.py grade
+
+feedback: .venv-grade/.grade  ## write a feedback page for every graded submission
+	$(GRADE_PY) tools/exercises.py feedback
+
+frontend: frontend/node_modules/.ready  ## rebuild the browser files in src/shardlab/web
+	cd frontend && node build.mjs
+
+bench: $(VENV)/.dev frontend/node_modules/.ready  ## print the benchmarks' ratios
+	@for b in benchmarks/*.py; do echo "== $$b"; $(PY) $$b || exit 1; done
+
+lock: $(VENV)/.dev  ## resolve the requirement locks again
+	@$(PY) tools/lock.py
+
+clean:  ## remove what the build made (the virtual environments stay)
+	rm -rf _build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+$(VENV)/.book: requirements/book.txt pyproject.toml
+	@$(SETUP) $(VENV) book requirements/book.txt
+$(VENV)/.lab: $(VENV)/.book requirements/lab.txt
+	@$(SETUP) $(VENV) lab requirements/lab.txt
+$(VENV)/.dev: $(VENV)/.lab requirements/dev.txt
+	@$(SETUP) $(VENV) dev requirements/dev.txt
+$(VENV)/.torch: $(VENV)/.book requirements/torch.txt
+	@$(SETUP) $(VENV) torch requirements/torch.txt
+.venv-grade/.grade: requirements/grade.txt pyproject.toml
+	@$(SETUP) .venv-grade grade requirements/grade.txt
+
+frontend/node_modules/.ready: frontend/package-lock.json
+	cd frontend && npm ci --no-audit --no-fund --ignore-scripts
+	@touch $@
