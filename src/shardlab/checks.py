@@ -6,15 +6,22 @@ import math
 
 
 def _number(name: str, value: object, allowed: str) -> float:
-    if isinstance(value, (bool, str, bytes)):
+    # float() reads text and truth values too; both are slips here, not numbers.
+    if isinstance(value, (bool, str, bytes, bytearray)):
         raise ValueError(f"{name} must be {allowed}, not {value!r}")
     try:
         number = float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        raise ValueError(f"{name} must be {allowed}, not {value!r}") from None
+    except (TypeError, ValueError, OverflowError):
+        raise ValueError(f"{name} must be {allowed}, not {_shown(value)}") from None
     if not math.isfinite(number):
-        raise ValueError(f"{name} must be {allowed}, not {value!r}")
+        raise ValueError(f"{name} must be {allowed}, not {_shown(value)}")
     return number
+
+
+def _shown(value: object) -> str:
+    # An integer too long for a float is also too long for a message.
+    text = "an integer that no float can hold" if isinstance(value, int) else repr(value)
+    return text if len(text) <= 120 else text[:117] + "..."
 
 
 def positive(name: str, value: object, unit: str = "") -> float:
