@@ -14,6 +14,7 @@ from shardlab.checks import choice, count, fraction, non_negative, positive
 from shardlab.models.collectives import ring_allreduce_time_s
 
 SCALINGS = ("weak", "strong")
+_MOST_RANKS = 10**12
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,6 @@ def data_parallel(
     exposed = max(communication - hidden_fraction * compute, 0.0)
     step = compute + exposed
     samples = ranks if kind == "weak" else 1
-    speedup = samples * base / step
     return DataParallelStep(
         n_ranks=ranks,
         scaling=kind,
@@ -91,8 +91,9 @@ def data_parallel(
         communication_time_s=communication,
         exposed_communication_s=exposed,
         step_time_s=step,
-        speedup=speedup,
-        efficiency=speedup / ranks,
+        speedup=samples * base / step,
+        # The same as speedup / N, but rounding cannot lift it above its cap, nor above 1.
+        efficiency=compute / step,
         communication_share=exposed / step,
         bottleneck="communication" if communication > compute else "compute",
         step_time_bracket_s=(max(compute, communication), compute + communication),
@@ -121,7 +122,10 @@ def efficiency_cap(
 def strong_speedup_cap(compute_s: float, n_bytes: float, bandwidth: float) -> float:
     """The speedup that strong scaling tends to for many ranks and no latency: ``B C / (2 P)``.
 
-    Infinite when there are no bytes to send. Overlap does not move it: compute shrinks to nothing.
+    Infinite when there are no bytes to send. Without overlap a value above 1 is approached from below and
+    bounds every N; a value below 1 is approached from above, and one rank is the fastest. Overlap does not move
+    the limit, since compute shrinks to nothing, but lets a middling N pass it: that N hides a ring that is still
+    short of ``2 P/B``.
 
     Raises:
         ValueError: an argument is out of range.
@@ -144,6 +148,7 @@ def break_even_ranks(
 
     Weak scaling gains when ``T < (N-1+o) C``; strong scaling when ``T < C - (1-o) C/N``. Both are quadratics
     in N with a non-negative value at one rank, so the first gain is N = 2 or lies beyond the larger root.
+    A break-even beyond 10**12 ranks counts as none.
 
     Args and errors as in :func:`data_parallel`.
     """
@@ -153,14 +158,19 @@ def break_even_ranks(
     if scaling == "strong":
         # Concave in N and not negative at N = 1: a loss at N = 2 never turns into a gain.
         return None
-    latency = float(latency_s)
-    gain = float(compute_s) - 2 * latency
-    if gain <= 0:
+    # Weak, times N: a N^2 + b N + 2 P/B > 0 with a = C - 2 alpha; without a > 0 it never turns positive again.
+    square = float(compute_s) - 2 * float(latency_s)
+    if square <= 0:
         return None
     ring = 2 * float(n_bytes) / float(bandwidth)
-    linear = float(overlap) * float(compute_s) - gain - ring
-    root = (-linear + math.sqrt(max(linear * linear - 4 * gain * ring, 0.0))) / (2 * gain)
-    ranks = max(int(root) - 1, 2)
-    while data_parallel(ranks, *arguments).speedup <= 1:
-        ranks += 1
-    return ranks
+    linear = float(overlap) * float(compute_s) - square - ring
+    root = (-linear + math.sqrt(max(linear * linear - 4 * square * ring, 0.0))) / (2 * square)
+    if not root <= _MOST_RANKS:  # beyond it, or beyond what floats can square
+        return None
+    # Rounding may put the root on the wrong side of a whole number. The few steps are bounded: when latency
+    # eats nearly all of the gain, the speedup rounds to 1 over a long stretch past the root.
+    first = max(int(root) - 1, 2)
+    for ranks in range(first, first + 4):
+        if data_parallel(ranks, *arguments).speedup > 1:
+            return ranks
+    return int(root) + 1
