@@ -1,4 +1,7 @@
-"""Argument checks whose messages name the argument, the value and what is allowed."""
+"""Argument checks whose messages name the argument, the value and what is allowed.
+
+The usual types are let through first: in the browser, building a message costs more than a model's arithmetic.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +29,8 @@ def _shown(value: object) -> str:
 
 def positive(name: str, value: object, unit: str = "") -> float:
     """Return ``value`` as a float if it is a finite number above zero."""
+    if type(value) is float and 0 < value < math.inf:
+        return value
     allowed = f"a finite number above 0{' ' + unit if unit else ''}"
     number = _number(name, value, allowed)
     if number <= 0:
@@ -35,6 +40,8 @@ def positive(name: str, value: object, unit: str = "") -> float:
 
 def non_negative(name: str, value: object, unit: str = "") -> float:
     """Return ``value`` as a float if it is a finite number, zero or above."""
+    if type(value) is float and 0 <= value < math.inf:
+        return value
     allowed = f"a finite number of at least 0{' ' + unit if unit else ''}"
     number = _number(name, value, allowed)
     if number < 0:
@@ -44,6 +51,8 @@ def non_negative(name: str, value: object, unit: str = "") -> float:
 
 def fraction(name: str, value: object) -> float:
     """Return ``value`` as a float if it lies between 0 and 1, both included."""
+    if type(value) is float and 0 <= value <= 1:
+        return value
     allowed = "a number from 0 to 1"
     number = _number(name, value, allowed)
     if not 0 <= number <= 1:
@@ -53,6 +62,8 @@ def fraction(name: str, value: object) -> float:
 
 def count(name: str, value: object, least: int = 1, most: int | None = None) -> int:
     """Return ``value`` as an int if it is a whole number from ``least`` (to ``most``, if given)."""
+    if type(value) is int and least <= value <= (2**53 if most is None else most):
+        return value
     allowed = f"a whole number of at least {least}"
     if most is not None:
         allowed = f"a whole number from {least} to {most}"

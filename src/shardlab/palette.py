@@ -37,8 +37,12 @@ def color(role: str, dark: bool = False) -> str:
     return ROLES[role][1 if dark else 0]
 
 
+# The book's page, JupyterLab and Notebook, Visual Studio Code: each says in its own way that it is dark.
+DARK = 'html[data-theme="dark"], [data-jp-theme-light="false"], body.vscode-dark'
+
+
 def css() -> str:
-    """CSS custom properties ``--sl-<role>`` for the light page, and for the dark one under ``data-theme=dark``."""
+    """CSS custom properties ``--sl-<role>`` for light pages, and for dark ones wherever the book shows up."""
     light = "".join([f"  --sl-{role}: {pair[0]};\n" for role, pair in ROLES.items()])
     dark = "".join([f"  --sl-{role}: {pair[1]};\n" for role, pair in ROLES.items()])
-    return f':root {{\n{light}}}\nhtml[data-theme="dark"] {{\n{dark}}}\n'
+    return f":root {{\n{light}}}\n{DARK} {{\n{dark}}}\n"

@@ -1,0 +1,59 @@
+// Small helpers for building HTML and SVG.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+function fill(element, attributes, children) {
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value === undefined || value === null || value === false) continue;
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else element.setAttribute(name, value === true ? "" : value);
+  }
+  element.append(...children.flat().filter((child) => child !== null && child !== undefined));
+  return element;
+}
+
+export const html = (tag, attributes = {}, ...children) => fill(document.createElement(tag), attributes, children);
+export const svg = (tag, attributes = {}, ...children) => fill(document.createElementNS(SVG, tag), attributes, children);
+
+// Colours are the palette's roles, as CSS variables: a page that turns dark needs no redraw.
+export const color = (role) => `var(--sl-${role})`;
+
+let serial = 0;
+export const uniqueId = (stem) => `${stem}-${(serial += 1)}`;
+
+export function debounced(milliseconds, action) {
+  let timer;
+  const run = (...values) => {
+    clearTimeout(timer);
+    timer = setTimeout(() => action(...values), milliseconds);
+  };
+  run.cancel = () => clearTimeout(timer);
+  return run;
+}
+
+// A live region that speaks once the reader has come to rest.
+export function announcer(milliseconds = 700) {
+  const region = html("p", { role: "status", "aria-live": "polite", class: "sl-hidden" });
+  const say = debounced(milliseconds, (text) => {
+    if (region.textContent !== text) region.textContent = text;
+  });
+  return { region, say };
+}
+
+export const wantsLittleMotion = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
+
+export async function copyText(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    // Pages opened from a disk or over plain http have no clipboard interface.
+    const area = html("textarea", { class: "sl-hidden", readonly: true });
+    area.value = text;
+    document.body.append(area);
+    area.select();
+    const copied = document.execCommand("copy");
+    area.remove();
+    return copied;
+  }
+}

@@ -1,0 +1,39 @@
+// Lanes over time: what runs when, with named limits and ranges.
+
+import { color, svg } from "../../common/dom.js";
+import { bandsOf, line, makePlane, scaleOf, textRole, write } from "./plane.js";
+import { textured } from "./texture.js";
+
+export function drawTimeline(panel, width) {
+  const { lanes, time, spans, limits, brackets } = panel;
+  const longest = Math.max(...lanes.map((name) => name.length));
+  const height = 58 + 26 * lanes.length;
+  const plane = makePlane(width, height, { left: 12 + 6.6 * longest, right: 12, top: 20, bottom: 38 });
+  const at = scaleOf(time, plane.left, plane.right);
+  const lane = bandsOf(lanes.length, plane.top, plane.bottom, 0.28);
+  const texture = textured();
+  plane.xAxis(time, at);
+  plane.topLimits(limits, at);
+  lanes.forEach((name, index) => plane.add(write(name, plane.left - 8, lane(index).middle, "text", { anchor: "end" })));
+  for (const item of spans) {
+    const { top, height: thick, middle } = lane(item.lane);
+    const x = at(item.start);
+    const fill = texture.fill(item);
+    plane.add(
+      svg("rect", { x, y: top, width: Math.max(0.5, at(item.end) - x), height: thick, rx: 2, fill }),
+      write(item.label, at(item.end) + 5, middle, item.text_role || textRole(item.role), { halo: true }),
+    );
+  }
+  for (const { lane: index, low, high, at: here, label } of brackets) {
+    const { top, height: thick, middle } = lane(index);
+    const look = { "stroke-width": 1.5 };
+    plane.add(
+      line(at(low), middle, at(high), middle, "muted", look),
+      ...[low, high].map((end) => line(at(end), top + 3, at(end), top + thick - 3, "muted", look)),
+      svg("circle", { cx: at(here), cy: middle, r: 5, fill: color("text") }),
+      write(label, at(high) + 9, middle, "text", { halo: true, bold: true }),
+    );
+  }
+  texture.addTo(plane.root);
+  return plane.root;
+}

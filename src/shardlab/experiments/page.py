@@ -1,0 +1,73 @@
+"""The HTML of an experiment: the element that the page's script brings to life, with the still picture inside."""
+
+from __future__ import annotations
+
+import json
+from html import escape
+from typing import Any
+
+from shardlab.experiments.controls import Experiment
+from shardlab.experiments.engine import load, run
+from shardlab.experiments.static import panel_svg
+
+
+def _key(panel: dict[str, Any]) -> str:
+    """Names what is drawn without a name beside it: parts of bars, bands, reference points."""
+    items: list[tuple[str, str, str]] = []
+    if panel["kind"] == "bars" and len(panel["stacks"]) > 1:
+        items = [(stack["label"], stack["texture"], stack["role"]) for stack in panel["stacks"]]
+    elif panel["kind"] == "lines":
+        items = [(mark["label"], "ring", mark["role"]) for mark in panel["marks"] if mark["shape"] == "ring"][
+            :1
+        ]
+        items += [(band["label"], "band", band["role"]) for band in panel["bands"]]
+    spans = [
+        f'<span class="sl-key-{look}" style="--sl-key: var(--sl-{role})">{escape(label)}</span>'
+        for label, look, role in items
+    ]
+    return f'<span class="sl-key">{"".join(spans)}</span>' if spans else ""
+
+
+def _panel(panel: dict[str, Any], salt: str) -> str:
+    title = f'<div class="sl-panel-title">{escape(panel["title"])}{_key(panel)}</div>'
+    return f'<div class="sl-panel" data-kind="{panel["kind"]}">{title}{panel_svg(panel, salt)}</div>'
+
+
+def _readout(readout: dict[str, Any]) -> str:
+    note = f"<small>{escape(readout['note'])}</small>" if readout["note"] else ""
+    return (
+        f'<div role="listitem"><span class="sl-label">{escape(readout["label"])}</span>'
+        f'<strong style="color: var(--sl-{readout["role"]})">{escape(readout["value"])}</strong>{note}</div>'
+    )
+
+
+def still_html(experiment: Experiment, answer: dict[str, Any], salt: str = "") -> str:
+    """The still picture of an experiment at the values of ``answer``."""
+    panels = "".join([_panel(panel, f"{salt}{index}") for index, panel in enumerate(answer["panels"])])
+    readouts = "".join([_readout(readout) for readout in answer["readouts"]])
+    words = "".join([f"<p>{escape(sentence)}</p>" for sentence in answer["words"]])
+    return (
+        '<figure class="sl-static">'
+        f'<figcaption class="sl-head"><span class="sl-title">{escape(experiment.title)}</span> '
+        f'<span class="sl-question">{escape(experiment.question)}</span></figcaption>'
+        f'<div class="sl-picture"><div class="sl-panels">{panels}</div>'
+        f'<div class="sl-readouts" role="list">{readouts}</div><div class="sl-words">{words}</div></div></figure>'
+    )
+
+
+def experiment_html(name: str, given: dict[str, Any], salt: str = "") -> str:
+    """``<live-experiment>`` with its state and its still picture.
+
+    Args:
+        name: name of the experiment.
+        given: control values, or ``{"preset": ...}``; what is not given has its default.
+        salt: makes ids unique where the same experiment stands twice on a page.
+
+    Raises:
+        ValueError: an unknown experiment, control or preset, or a value out of range.
+    """
+    experiment = load(name)
+    answer = run(name, given)
+    state = escape(json.dumps(answer["values"], sort_keys=True))
+    still = still_html(experiment, answer, salt)
+    return f'<live-experiment name="{name}" state="{state}">{still}</live-experiment>'

@@ -1,0 +1,2 @@
+Any = Callable = Iterable = Sequence = Mapping = NamedTuple = None
+TYPE_CHECKING = False
