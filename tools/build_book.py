@@ -37,7 +37,7 @@ def main() -> None:
     stamp, log = BUILD / ".inputs", BUILD / "build.log"
     inputs = fingerprint()
     fresh = not stamp.exists() or stamp.read_text() != inputs
-    command = [sys.executable, "-m", "jupyter_book.cli.main", "build", "-n", "-W", "--keep-going"]
+    command = [str(Path(sys.executable).with_name("jupyter-book")), "build", "-n", "-W", "--keep-going"]
     command += ["--all"] if fresh else []
     command.append(str(ROOT))
     started = time.monotonic()
@@ -62,7 +62,7 @@ def main() -> None:
         f"{chr(13) if lively else ''}  build the book: {time.monotonic() - started:.0f} s            ",
         file=sys.stderr,
     )
-    if code:
+    if code or not (BUILD / "html" / "index.html").exists():
         stamp.unlink(missing_ok=True)
         lines = re.sub(r"\x1b\[[^m]*m", "", log.read_text()).splitlines()
         warnings = [line for line in lines if "WARNING" in line or "ERROR" in line] or lines[-20:]

@@ -24,6 +24,7 @@ def execute(path: Path) -> None:
         timeout=CELL_LIMIT_S,
         kernel_name="python3",
         record_timing=False,
+        coalesce_streams=True,
         store_widget_state=False,
         resources={"metadata": {"path": str(path.parent)}},
     )

@@ -1,0 +1,140 @@
+"""The built book as a reader meets it: every page, network cut off, light and dark, wide and narrow."""
+
+import json
+import re
+from pathlib import Path
+from urllib.parse import urljoin, urlsplit
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+HTML = ROOT / "_build" / "html"
+AXE = ROOT / "frontend" / "node_modules" / "axe-core" / "axe.min.js"
+PAGES = sorted(
+    str(path.relative_to(HTML))
+    for path in [*HTML.glob("book/*.html"), *HTML.glob("notebooks/*.html"), HTML / "index.html"]
+    if path.exists()
+)
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture(scope="session")
+def site(serve):
+    assert PAGES, "build the book first: make html"
+    return serve(HTML)
+
+
+def test_all_pages_of_the_toc_are_built():
+    import yaml
+
+    toc = yaml.safe_load((ROOT / "_toc.yml").read_text())
+    files = [toc["root"]] + [chapter["file"] for part in toc["parts"] for chapter in part["chapters"]]
+    assert {f"{name}.html" for name in files} <= set(PAGES)
+
+
+@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+class TestEveryPage:
+    def test_is_clean_and_local(self, name, scheme, site, open_page):
+        page = open_page(f"{site}/{name}", scheme=scheme)
+        page.wait_for_timeout(300)
+        assert page.foreign == []
+        assert page.faults == []
+        broken = page.evaluate(
+            "[...document.images].filter(i => i.complete && !i.naturalWidth).map(i => i.src)"
+        )
+        assert broken == []
+
+    def test_nothing_serious_from_axe(self, name, scheme, site, open_page):
+        page = open_page(f"{site}/{name}", scheme=scheme)
+        page.wait_for_timeout(300)
+        page.add_script_tag(path=str(AXE))
+        # Ours is the article, without the list of references, whose markup is docutils'.
+        area = "{include: [['.bd-article']], exclude: [['.citation-list']]}"
+        if page.locator(".bd-article").count() == 0:
+            pytest.skip("a page that only sends the reader on")
+        found = page.evaluate(f"axe.run({area}, {{resultTypes: ['violations']}})")
+        serious = [
+            (violation["id"], [node["target"] for node in violation["nodes"]][:5])
+            for violation in found["violations"]
+            if violation["impact"] in {"serious", "critical"}
+        ]
+        assert serious == []
+
+    def test_fits_a_phone(self, name, scheme, site, open_page):
+        page = open_page(f"{site}/{name}", width=360, height=740, scheme=scheme)
+        page.wait_for_timeout(200)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 360
+
+
+def test_links_lead_somewhere(site):
+    """Every link inside the site has a page, and every fragment an element with that id."""
+    ids = {}
+    pages = {path: path.read_text() for path in HTML.rglob("*.html") if "_static" not in path.parts}
+    for path, text in pages.items():
+        ids[path] = set(re.findall(r"\bid=[\"']([^\"']+)[\"']", text))
+    lost = []
+    for path, text in pages.items():
+        for link in re.findall(r"<a\b[^>]*\bhref=\"([^\"]+)\"", text):
+            parts = urlsplit(link)
+            if parts.scheme or link in {"#", "#top"}:
+                continue
+            target = (path.parent / parts.path).resolve() if parts.path else path
+            if not target.exists() or (
+                parts.fragment and target in ids and parts.fragment not in ids[target]
+            ):
+                lost.append(f"{path.relative_to(HTML)} -> {link}")
+    assert lost == []
+
+
+def test_the_site_loads_nothing_of_others():
+    """No page names a script, style, font or picture on another host."""
+    for path in HTML.rglob("*.html"):
+        for tag, address in re.findall(
+            r"<(script|link|img|iframe)\b[^>]*?(?:src|href)=\"(https?://[^\"]+)\"", path.read_text()
+        ):
+            assert (tag, "canonical" in address) == ("link", True), (
+                f"{path.relative_to(HTML)}: <{tag}> {address}"
+            )
+
+
+def test_works_below_a_sub_path(tmp_path_factory, serve, open_page):
+    """Published sites often live at /name/: nothing may be fetched from the root."""
+    folder = tmp_path_factory.mktemp("published")
+    (folder / "book-name").symlink_to(HTML)
+    base = serve(folder)
+    page = open_page(urljoin(base, "/book-name/notebooks/03_data_parallel.html"))
+    page.wait_for_timeout(300)
+    assert page.faults == []
+    assert page.foreign == []
+
+
+def test_maths_is_set(site, open_page):
+    page = open_page(f"{site}/notebooks/03_data_parallel.html")
+    page.wait_for_selector("mjx-container", timeout=15_000)
+    assert page.evaluate("document.querySelectorAll('mjx-container').length") > 20
+    assert page.evaluate("document.querySelectorAll('mjx-merror').length") == 0
+
+
+def test_search_finds_the_chapter(site, open_page):
+    page = open_page(f"{site}/search.html?q=reduce-scatter")
+    page.wait_for_selector("#search-results li a", timeout=15_000)
+    assert "Data parallel" in page.inner_text("#search-results")
+    assert page.foreign == []
+
+
+def test_no_solution_is_published():
+    """Nothing of the assignments' solutions or hidden checks is in the site."""
+    marks = ("BEGIN SOLUTION", "BEGIN HIDDEN TESTS")
+    for path in HTML.rglob("*"):
+        if path.suffix in {".html", ".json", ".js", ".txt", ".ipynb", ".md"}:
+            text = path.read_text(errors="replace")
+            assert not [mark for mark in marks if mark in text], path
+
+
+def test_the_page_source_is_the_notebook():
+    """The download button gives the notebook itself."""
+    sources = list((HTML / "_sources" / "notebooks").glob("03_data_parallel.ipynb*"))
+    assert sources
+    assert json.loads(sources[0].read_text())["nbformat"] == 4
