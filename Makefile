@@ -35,7 +35,7 @@ lint: $(VENV)/.dev  ## ruff (notebooks too), mypy, locks in step
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 
-test-models: $(VENV)/.dev frontend/node_modules/.ready  ## models, experiments, quizzes, command line
+test-models: $(VENV)/.dev $(VENV)/.torch frontend/node_modules/.ready  ## models, experiments, quizzes, command line
 	$(PY) -m pytest -q -n 2 --dist loadscope tests --ignore=tests/labs --ignore=tests/notebooks --ignore=tests/exercises --ignore=tests/site
 
 test-labs: $(VENV)/.dev $(VENV)/.torch  ## real processes, one lab at a time
