@@ -9,7 +9,7 @@ export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
 .PHONY: help book html execute lab torch test lint test-models test-labs test-notebooks test-exercises test-site \
-        release grade feedback frontend lock bench clean
+        release start grade feedback frontend lock bench clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -24,7 +24,7 @@ execute: $(VENV)/.torch $(VENV)/.dev  ## run every notebook anew and write its o
 	@$(PY) tools/execute.py
 
 lab: $(VENV)/.lab  ## open JupyterLab on the chapters
-	@$(PY) -m jupyter lab notebooks
+	@$(PY) -m jupyter lab --ServerApp.root_dir=$(CURDIR) --LabApp.default_url=/lab/tree/notebooks
 
 torch: $(VENV)/.torch  ## add PyTorch, for the labs on real processes
 
@@ -45,7 +45,7 @@ test-notebooks: $(VENV)/.dev $(VENV)/.torch  ## hygiene, then nbval on every not
 	$(PY) -m pytest -q tests/notebooks
 	$(PY) -m pytest -q --nbval --nbval-sanitize-with tests/notebooks/sanitize.cfg notebooks
 
-test-exercises: $(VENV)/.dev .venv-grade/.grade  ## assignments: reference, empty and wrong submissions
+test-exercises: $(VENV)/.dev $(VENV)/.torch .venv-grade/.grade  ## assignments: reference, empty and wrong submissions
 	$(PY) -m pytest -q tests/exercises
 
 test-site: html $(VENV)/.dev frontend/node_modules/.ready  ## the built book in a real Chromium
@@ -53,6 +53,9 @@ test-site: html $(VENV)/.dev frontend/node_modules/.ready  ## the built book in 
 
 release: .venv-grade/.grade  ## write the student release of every assignment
 	$(GRADE_PY) tools/exercises.py release
+
+start: .venv-grade/.grade  ## copy the assignments to exercises/work, to do them yourself
+	$(GRADE_PY) tools/exercises.py start
 
 grade: .venv-grade/.grade  ## grade exercises/submitted and write exercises/grades.csv
 	$(GRADE_PY) tools/exercises.py grade

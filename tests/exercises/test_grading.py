@@ -1,0 +1,162 @@
+"""The grader: every submission gets the marks it deserves, and none disturbs another."""
+
+from __future__ import annotations
+
+import csv
+import shutil
+
+import pytest
+from course_folder import ASSIGNMENT, NOTEBOOK, new_course
+from ring_submissions import BROKEN, FULL, WRONG
+
+
+def test_the_reference_gets_full_marks_and_one_task_waits_for_a_person(graded):
+    row = graded.rows["reference"]
+    assert graded.marks("reference") == FULL
+    assert (row["total"], row["max"], row["to_mark"], row["error"]) == ("25", "30", "5", "")
+
+
+def test_an_empty_submission_gets_nothing_and_needs_no_person(graded):
+    row = graded.rows["empty"]
+    assert graded.marks("empty") == (0, 0, 0, 0, 0, 0)
+    assert (row["total"], row["max"], row["to_mark"], row["error"]) == ("0", "30", "0", "")
+
+
+@pytest.mark.parametrize("student", WRONG)
+def test_a_wrong_submission_loses_exactly_the_marks_it_should(graded, student):
+    submission, row = WRONG[student], graded.rows[student]
+    assert graded.marks(student) == submission.marks
+    assert row["total"] == str(sum(submission.marks))
+    assert row["error"].startswith(submission.error)
+    assert bool(row["error"]) == bool(submission.error)
+    for words in submission.says:
+        assert words in graded.output(student)
+
+
+@pytest.mark.parametrize("student", BROKEN)
+def test_a_broken_submission_is_reported_and_gets_nothing(graded, student):
+    row = graded.rows[student]
+    assert graded.marks(student) == (0, 0, 0, 0, 0, 0)
+    assert BROKEN[student] in row["error"]
+    assert row["max"] == "30"
+
+
+def test_the_csv_has_a_row_for_everyone(graded):
+    with (graded.root / "grades.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    tasks = [f"task_{number}" for number in range(1, 7)]
+    assert list(rows[0]) == ["student", "assignment", *tasks, "total", "max", "to_mark", "late_s", "error"]
+    assert [row["student"] for row in rows] == sorted({"reference", "empty", *WRONG, *BROKEN})
+    assert {row["assignment"] for row in rows} == {ASSIGNMENT}
+
+
+def test_grading_again_changes_nothing(graded):
+    before = (graded.root / "grades.csv").read_bytes()
+    done = graded.run("grade")
+    lines = [line for line in done.stdout.splitlines() if line.endswith(": unchanged")]
+    assert len(lines) == len(graded.rows)
+    assert (graded.root / "grades.csv").read_bytes() == before
+    assert graded.run("grade", "--student", "reference", "--force").returncode == 0
+    assert (graded.root / "grades.csv").read_bytes() == before
+
+
+def test_a_changed_submission_is_graded_again_and_only_that_one(graded):
+    graded.hand_in("late", {})
+    folder = graded.root / "submitted" / "late" / ASSIGNMENT
+    try:
+        (folder / "timestamp.txt").write_text("2026-10-01 16:01:40 UTC\n")
+        graded.run("grade", "--student", "late", "--student", "empty")
+        assert graded.rows["late"]["late_s"] == "100"
+        (folder / "timestamp.txt").write_text("2026-10-01 15:00:00 UTC\n")
+        done = graded.run("grade", "--student", "late", "--student", "empty")
+        assert graded.rows["late"]["late_s"] == "0"
+        assert "empty 03_ring_allreduce: unchanged" in done.stdout
+    finally:
+        shutil.rmtree(graded.root / "submitted" / "late")
+    # A submission that is taken back leaves no row.
+    graded.run("grade")
+    assert "late" not in graded.rows
+
+
+def test_the_feedback_tells_marks_and_reasons_but_no_solution(graded):
+    done = graded.run("feedback")
+    assert done.returncode == 0, done.stderr
+    page = (graded.root / "feedback" / "wrong_neighbour" / ASSIGNMENT / "ring_allreduce.html").read_text()
+    assert "Score: 16.0 / 30.0" in page
+    assert "in the ring it sends only to rank 1" in page
+    failed = (graded.root / "feedback" / "no_json" / ASSIGNMENT / "not_graded.html").read_text()
+    assert BROKEN["no_json"] in failed
+    for path in (graded.root / "feedback").rglob("*.html"):
+        text = path.read_text()
+        assert "right_reduce_scatter" not in text, path
+        assert "HIDDEN TESTS" not in text, path
+        assert 'src="http' not in text, path
+        assert "@import url(http" not in text, path
+
+
+def test_a_person_marks_the_written_task_in_a_sheet(graded, tmp_path):
+    assert graded.run("sheet").returncode == 0
+    with (graded.root / "to_mark.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    students = {row["student"] for row in rows}
+    assert "reference" in students
+    assert not {"empty", *BROKEN} & students
+    mine = next(row for row in rows if row["student"] == "reference")
+    assert "rise towards 2P" in mine["answer"]
+    assert "a ceiling that is approached from below" in mine["model_answer"]
+    assert (mine["task"], mine["max"], mine["marks"]) == ("6", "5", "")
+    before = (graded.root / "grades.csv").read_bytes()
+
+    def fill(marks: str) -> str:
+        sheet = tmp_path / "sheet.csv"
+        with sheet.open("w", newline="") as file:
+            writer = csv.DictWriter(file, list(mine))
+            writer.writeheader()
+            writer.writerow(
+                {**mine, "marks": marks, "comment": "the least for point-to-point links is missing"}
+            )
+        return str(sheet)
+
+    refused = graded.run("mark", fill("5.5"))
+    assert refused.returncode == 1
+    assert "marks must be from 0 to 5, not 5.5" in refused.stderr
+    assert (graded.root / "grades.csv").read_bytes() == before
+    assert graded.run("mark", fill("4")).returncode == 0
+    row = graded.rows["reference"]
+    assert (row["task_6"], row["total"], row["to_mark"]) == ("4", "29", "0")
+    # The mark outlives another grading run of the same work.
+    graded.run("grade")
+    assert graded.rows["reference"]["total"] == "29"
+    graded.run("feedback", "--student", "reference")
+    page = (graded.root / "feedback" / "reference" / ASSIGNMENT / "ring_allreduce.html").read_text()
+    assert "the least for point-to-point links is missing" in page
+
+
+def test_no_submissions_is_an_error_that_says_where_they_go(tmp_path):
+    course = new_course(tmp_path / "course")
+    done = course.run("grade")
+    assert done.returncode == 1
+    assert "no submissions found" in done.stderr
+    assert f"{course.root}/submitted/STUDENT/ASSIGNMENT/NOTEBOOK.ipynb" in done.stderr
+
+
+def test_what_lies_in_the_wrong_place_is_named_and_the_rest_is_graded(released, tmp_path):
+    course = new_course(tmp_path / "course")
+    for place in ("ada/03_ring_allreduce", "bob/3_ring", "eve[1]/03_ring_allreduce"):
+        (course.root / "submitted" / place).mkdir(parents=True)
+        shutil.copy(released.release, course.root / "submitted" / place / NOTEBOOK)
+    (course.root / "submitted" / "carol.ipynb").write_text("{}")
+    (course.root / "submitted" / "ada" / "notes.txt").write_text("hello")
+    done = course.run("grade")
+    assert done.returncode == 1
+    assert list(course.rows) == ["ada"]
+    assert "bob/3_ring: no assignment has this name; there are: 03_ring_allreduce" in done.stderr
+    assert "eve[1]: a student's folder is named with" in done.stderr
+    assert "carol.ipynb: a file; submissions are submitted/STUDENT/ASSIGNMENT/NOTEBOOK.ipynb" in done.stderr
+    assert "notes.txt: a file; put it into submitted/ada/ASSIGNMENT/" in done.stderr
+
+
+def test_an_unknown_assignment_is_an_error_that_lists_the_known_ones(released):
+    done = released.run("grade", "3_ring")
+    assert done.returncode == 1
+    assert "no assignment is named 3_ring; there are: 03_ring_allreduce" in done.stderr

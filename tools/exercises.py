@@ -1,0 +1,389 @@
+"""Assignments from release to marks.
+
+    python tools/exercises.py release              write the student release of every assignment
+    python tools/exercises.py start                copy the releases to exercises/work, to work on them
+    python tools/exercises.py grade                grade exercises/submitted, write exercises/grades.csv
+    python tools/exercises.py feedback             write a feedback page for every graded submission
+    python tools/exercises.py sheet                write exercises/to_mark.csv: the answers that a person has to mark
+    python tools/exercises.py mark to_mark.csv     enter the marks of a filled sheet, write exercises/grades.csv
+
+Add the name of an assignment to do only that one. nbgrader lives in a virtual environment of its own
+(.venv-grade, or the Python named by SHARDLAB_GRADE_PYTHON): started from another Python, this script changes over.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import importlib.util
+import os
+import re
+import shutil
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from exercises_course import Course
+
+HERE = Path(__file__).resolve().parent
+REPOSITORY = HERE.parent
+# What a submission's marks depend on, beside itself and the source notebook.
+CHECKING_CODE = ("classroom", "models/collectives.py", "quiz/draw.py")
+STUDENT_FOLDER = re.compile(r"\w[\w.@+ -]*")
+
+
+# ---- submissions ----
+
+
+@dataclass(frozen=True)
+class Submission:
+    """One student's folder for one assignment."""
+
+    student: str
+    assignment: str
+    folder: Path
+
+
+def find_submissions(course: Course, wanted: list[str]) -> tuple[list[Submission], list[str]]:
+    """All submissions of the wanted assignments, and complaints about whatever else lies in the folder."""
+    base = course.root / "submitted"
+    found, complaints = [], []
+    known = ", ".join(course.assignments)
+    for student in sorted(base.iterdir()) if base.is_dir() else []:
+        if student.name.startswith("."):
+            continue
+        if not student.is_dir():
+            complaints.append(
+                f"{student}: a file; submissions are submitted/STUDENT/ASSIGNMENT/NOTEBOOK.ipynb"
+            )
+            continue
+        if not STUDENT_FOLDER.fullmatch(student.name):
+            complaints.append(
+                f"{student}: a student's folder is named with letters, digits and . _ @ + - only"
+            )
+            continue
+        for folder in sorted(student.iterdir()):
+            if folder.name.startswith("."):
+                continue
+            if not folder.is_dir():
+                complaints.append(f"{folder}: a file; put it into submitted/{student.name}/ASSIGNMENT/")
+            elif folder.name not in course.assignments:
+                complaints.append(f"{folder}: no assignment has this name; there are: {known}")
+            elif folder.name in wanted:
+                found.append(Submission(student.name, folder.name, folder))
+    return found, complaints
+
+
+def missing_notebook(course: Course, submission: Submission) -> str | None:
+    """What is wrong with the notebook files of a submission, before anything is run."""
+    present = sorted(path.stem for path in submission.folder.glob("*.ipynb"))
+    for name in course.notebooks(submission.assignment):
+        if name not in present:
+            instead = (
+                f"found {', '.join(f'{other}.ipynb' for other in present)}"
+                if present
+                else "found no notebook"
+            )
+            return f"{name}.ipynb is missing: {instead}"
+    return None
+
+
+# ---- commands ----
+
+
+def release(course: Course, options: argparse.Namespace) -> int:
+    """Write the student release."""
+    for assignment in options.assignments:
+        _release(course, assignment)
+        print(f"released {course.root / 'release' / assignment}")
+    return 0
+
+
+def _release(course: Course, assignment: str) -> None:
+    kept = course.release(assignment)
+    if kept is not None:
+        print(
+            f"{assignment}: the release had been edited, and is only ever generated; the edited copy is {kept}"
+        )
+
+
+def start(course: Course, options: argparse.Namespace) -> int:
+    """Copy the releases to a folder to work in; what is there already stays as it is."""
+    for assignment in options.assignments:
+        _release(course, assignment)
+        target = course.root / "work" / assignment
+        if target.exists():
+            print(f"{target} is there already: it stays as it is")
+        else:
+            shutil.copytree(course.root / "release" / assignment, target)
+            print(f"work in {target}")
+    return 0
+
+
+def grade(course: Course, options: argparse.Namespace) -> int:
+    """Grade what isn't graded yet, or has changed since, and write the marks of all."""
+    submissions, complaints = find_submissions(course, options.assignments)
+    submissions = [one for one in submissions if not options.student or one.student in options.student]
+    if not submissions:
+        raise _exercises_error(
+            "no submissions found.\n"
+            f"Put each one at {course.root / 'submitted'}/STUDENT/ASSIGNMENT/NOTEBOOK.ipynb; "
+            f"assignments: {', '.join(options.assignments)}." + "".join(f"\n  {line}" for line in complaints)
+        )
+    for assignment in sorted({one.assignment for one in submissions}):
+        _release(course, assignment)
+        if options.due:
+            course.set_due(assignment, options.due)
+    try:
+        _grade_all(course, submissions, options)
+    finally:
+        # Also after Ctrl-C: what is graded is kept, and the next run goes on from there.
+        print(f"marks: {course.write_grades()}")
+    waiting = sum(1 for row in course.rows() if row["to_mark"])
+    if waiting:
+        print(f"{waiting} submissions have answers to mark by hand: tools/exercises.py sheet")
+    for line in complaints:
+        print(f"not graded: {line}", file=sys.stderr)
+    return 1 if complaints else 0
+
+
+def _grade_all(course: Course, submissions: list[Submission], options: argparse.Namespace) -> None:
+    """Grade several submissions at a time, each in its own kernel, and tell how each one went."""
+    from shardlab.labs.machine import usable_cores
+
+    todo = {one: course_fingerprint(course, one) for one in submissions}
+    for one, print_of in list(todo.items()):
+        before = course.records(one.assignment).get(one.student)
+        if before and before["fingerprint"] == print_of and not options.force:
+            print(f"{one.student} {one.assignment}: unchanged")
+            del todo[one]
+    if not todo:
+        return
+    jobs = min(options.jobs or usable_cores(), len(todo))
+    with ProcessPoolExecutor(jobs, initializer=_start_worker, initargs=(options,)) as workers:
+        running = [workers.submit(_grade_one, one, print_of) for one, print_of in todo.items()]
+        try:
+            for number, done in enumerate(as_completed(running), start=1):
+                print(f"[{number}/{len(todo)}] {done.result()}", flush=True)
+        except KeyboardInterrupt:
+            print("interrupted: the submissions under way are finished first", file=sys.stderr)
+            workers.shutdown(wait=True, cancel_futures=True)
+            raise
+        except BrokenProcessPool:
+            raise _exercises_error(
+                "a grading process was killed: is the memory full? Run it again to go on, with --jobs 1 if it happens again"
+            ) from None
+
+
+def course_fingerprint(course: Course, submission: Submission) -> str:
+    """A digest of all that a submission's marks depend on."""
+    from exercises_course import fingerprint
+
+    checking = [REPOSITORY / "src" / "shardlab" / name for name in CHECKING_CODE]
+    return fingerprint(submission.folder, course.root / "source" / submission.assignment, *checking)
+
+
+_worker_course: Course | None = None
+
+
+def _start_worker(options: argparse.Namespace) -> None:
+    """Prepare a worker process: Ctrl-C is for the parent alone, but its end is ours."""
+    global _worker_course
+    if hasattr(os, "setsid"):
+        os.setsid()
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    _worker_course = _open_course(options)
+
+
+def _end_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(1)
+
+
+def _grade_one(submission: Submission, print_of: str) -> str:
+    """Grade one submission in a worker and write down how it went; returns that in words."""
+    from exercises_course import reason
+
+    course, began = _worker_course, time.monotonic()
+    assert course is not None
+    error = missing_notebook(course, submission)
+    failed = error is not None
+    if not failed:
+        result = course.api.autograde(submission.assignment, submission.student, force=True, create=True)
+        failed = not result["success"]
+        error = reason(result) if failed else course.cell_errors(submission.assignment, submission.student)
+    record = {"student": submission.student, "fingerprint": print_of, "failed": failed, "error": error}
+    course.write_record(submission.assignment, record)
+    outcome = (
+        f"not graded: {error}" if failed else course.score_words(submission.assignment, submission.student)
+    )
+    return f"{submission.student} {submission.assignment}: {outcome} ({time.monotonic() - began:.1f} s)"
+
+
+def feedback(course: Course, options: argparse.Namespace) -> int:
+    """Write the feedback pages."""
+    written = 0
+    for assignment in options.assignments:
+        for student in sorted(course.records(assignment)):
+            if not options.student or student in options.student:
+                print(f"feedback: {course.feedback(assignment, student)}", flush=True)
+                written += 1
+    if not written:
+        raise _exercises_error("nothing is graded yet: run the grade command first")
+    return 0
+
+
+def sheet(course: Course, options: argparse.Namespace) -> int:
+    """Write the answers that wait for a person, with room for the marks."""
+    from exercises_course import write_csv
+
+    rows = [row for row in course.answers_to_mark() if row["assignment"] in options.assignments]
+    path = course.root / "to_mark.csv"
+    columns = ["student", "assignment", "task", "max", "marks", "comment", "answer", "model_answer"]
+    write_csv(path, columns, rows)
+    print(f"{len(rows)} answers to mark: {path}")
+    return 0
+
+
+def mark(course: Course, options: argparse.Namespace) -> int:
+    """Enter the marks of a filled sheet: every row with something in the column ``marks``."""
+    try:
+        with options.sheet.open(newline="", encoding="utf-8-sig") as file:
+            rows = [row for row in csv.DictReader(file) if (row.get("marks") or "").strip()]
+    except OSError as error:
+        raise _exercises_error(f"the sheet can't be read: {error}") from None
+    for row in rows:
+        course.mark(row)
+    print(f"{len(rows)} marks entered; all marks: {course.write_grades()}")
+    return 0
+
+
+# ---- the command line ----
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    """The command and its options."""
+    parser = argparse.ArgumentParser(
+        prog="exercises.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def add(name: str, run: Callable[[Course, argparse.Namespace], int]) -> argparse.ArgumentParser:
+        words = (run.__doc__ or "").strip()
+        command = commands.add_parser(name, help=words, description=words)
+        command.set_defaults(run=run)
+        command.add_argument("--root", type=Path, default=REPOSITORY / "exercises", help="the course folder")
+        return command
+
+    for name, run in (
+        ("release", release),
+        ("start", start),
+        ("grade", grade),
+        ("feedback", feedback),
+        ("sheet", sheet),
+    ):
+        command = add(name, run)
+        command.add_argument("assignments", nargs="*", metavar="ASSIGNMENT", help="all of them without one")
+        if name in ("grade", "feedback"):
+            command.add_argument("--student", action="append", help="only this student; can be repeated")
+        if name == "grade":
+            command.add_argument("--force", action="store_true", help="grade unchanged submissions again")
+            command.add_argument("--due", type=_due, help="when it was due, such as 2026-10-01T18:00+02:00")
+            command.add_argument(
+                "--jobs", type=int, metavar="N", help="how many at a time (default: one for each core)"
+            )
+            command.add_argument(
+                "--cell-timeout", type=int, metavar="S", help="seconds that one cell may take"
+            )
+            command.add_argument("--submission-timeout", type=int, metavar="S", help="seconds in all")
+    command = add("mark", mark)
+    command.add_argument("sheet", type=Path, help="the filled sheet, a CSV")
+    command.set_defaults(assignments=[])
+    return parser.parse_args(arguments)
+
+
+def _due(text: str) -> str:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"a date and time such as 2026-10-01T18:00+02:00, not {text!r}"
+        ) from None
+    # nbgrader compares with the time of handing in, which is UTC; without a zone it is this machine's.
+    return moment.astimezone(UTC).replace(tzinfo=None).isoformat(sep=" ")
+
+
+def grading_python() -> Path:
+    """The Python that has nbgrader."""
+    return Path(os.environ.get("SHARDLAB_GRADE_PYTHON") or REPOSITORY / ".venv-grade" / "bin" / "python")
+
+
+def _change_over() -> None:
+    """Start again in nbgrader's environment, if we aren't in it."""
+    if importlib.util.find_spec("nbgrader") is not None:
+        return
+    python = grading_python()
+    if not python.exists() or os.environ.get("SHARDLAB_CHANGED_OVER"):
+        raise SystemExit(
+            f"nbgrader is not installed for {python}. Run: make release (it installs what grading needs)"
+        )
+    os.environ["SHARDLAB_CHANGED_OVER"] = "1"
+    os.execv(python, [str(python), __file__, *sys.argv[1:]])
+
+
+def _exercises_error(words: str) -> Exception:
+    from exercises_course import ExercisesError
+
+    return ExercisesError(words)
+
+
+def main() -> int:
+    """Run one command; problems that the teacher can solve are told without a traceback."""
+    options = parse(sys.argv[1:])
+    _change_over()
+    warnings.filterwarnings("ignore")
+    # jsonschema would build a whole grammar for a format that no notebook uses: two seconds at every start.
+    sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
+    from exercises_course import ExercisesError
+
+    try:
+        course = _open_course(options)
+        unknown = [name for name in options.assignments if name not in course.assignments]
+        if unknown:
+            raise ExercisesError(
+                f"no assignment is named {unknown[0]}; there are: {', '.join(course.assignments)}"
+            )
+        options.assignments = options.assignments or course.assignments
+        return int(options.run(course, options))
+    except ExercisesError as error:
+        print(f"exercises: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("interrupted; run it again to go on", file=sys.stderr)
+        return 130
+
+
+def _open_course(options: argparse.Namespace) -> Course:
+    from exercises_course import Course
+    from traitlets.config import Config
+
+    settings: Any = Config()
+    if getattr(options, "cell_timeout", None):
+        settings.ExecuteSubmission.timeout = options.cell_timeout
+    if getattr(options, "submission_timeout", None):
+        settings.ExecuteSubmission.submission_timeout = options.submission_timeout
+    return Course(options.root, settings)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
