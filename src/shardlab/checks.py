@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import math
 
+_HUGE = 1e300  # below it every int is a float too
+
 
 def _number(name: str, value: object, allowed: str) -> float:
     # float() reads text and truth values too; both are slips here, not numbers.
@@ -29,8 +31,8 @@ def _shown(value: object) -> str:
 
 def positive(name: str, value: object, unit: str = "") -> float:
     """Return ``value`` as a float if it is a finite number above zero."""
-    if type(value) is float and 0 < value < math.inf:
-        return value
+    if (type(value) is float or type(value) is int) and 0 < value < _HUGE:
+        return float(value)
     allowed = f"a finite number above 0{' ' + unit if unit else ''}"
     number = _number(name, value, allowed)
     if number <= 0:
@@ -40,8 +42,8 @@ def positive(name: str, value: object, unit: str = "") -> float:
 
 def non_negative(name: str, value: object, unit: str = "") -> float:
     """Return ``value`` as a float if it is a finite number, zero or above."""
-    if type(value) is float and 0 <= value < math.inf:
-        return value
+    if (type(value) is float or type(value) is int) and 0 <= value < _HUGE:
+        return float(value)
     allowed = f"a finite number of at least 0{' ' + unit if unit else ''}"
     number = _number(name, value, allowed)
     if number < 0:
@@ -51,8 +53,8 @@ def non_negative(name: str, value: object, unit: str = "") -> float:
 
 def fraction(name: str, value: object) -> float:
     """Return ``value`` as a float if it lies between 0 and 1, both included."""
-    if type(value) is float and 0 <= value <= 1:
-        return value
+    if (type(value) is float or type(value) is int) and 0 <= value <= 1:
+        return float(value)
     allowed = "a number from 0 to 1"
     number = _number(name, value, allowed)
     if not 0 <= number <= 1:

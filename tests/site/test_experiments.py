@@ -484,6 +484,9 @@ def test_play_runs_to_the_end_and_pause_stops(visit: Any, site: str) -> None:
     assert words(page) == stood
     play.click()
     page.wait_for_function("document.querySelector('.sl-main').textContent === 'Play'", timeout=20_000)
+    # The button knows of the last step before its chart is drawn.
+    finished = engine.run("ring-stepper", {"step": 6})["words"][0]
+    page.locator(".sl-words p", has_text=finished).first.wait_for(timeout=20_000)
     assert_shows(page, "ring-stepper", {"step": 6})
 
 
