@@ -27,20 +27,24 @@ class PriceTag:
     paid_in: str
     systems: str
 
-    def _repr_html_(self) -> str:
-        """The tag as a table with a caption, for a notebook cell and the page."""
-        rows = (
+    @property
+    def cells(self) -> tuple[tuple[str, str], ...]:
+        """The four cells with their labels, in the order in which every table shows them."""
+        return (
             ("splits", self.splits),
             ("buys", self.buys),
             ("pays", self.pays),
             ("pays off when", self.pays_off),
         )
-        cells = "".join(
-            [f'<tr><th scope="row">{label}</th><td>{escape(text)}</td></tr>' for label, text in rows]
+
+    def _repr_html_(self) -> str:
+        """The tag as a table with a caption, for a notebook cell and the page."""
+        rows = "".join(
+            [f'<tr><th scope="row">{label}</th><td>{escape(text)}</td></tr>' for label, text in self.cells]
         )
         return (
             f'<div class="sl-tag sl-tag-{self.paid_in}"><table>'
-            f"<caption>Price tag: {escape(self.name)}</caption><tbody>{cells}</tbody></table></div>"
+            f"<caption>Price tag: {escape(self.name)}</caption><tbody>{rows}</tbody></table></div>"
         )
 
 
@@ -122,24 +126,13 @@ def price_tag(key: str) -> PriceTag:
 
 def ledger_html() -> str:
     """All tags side by side, one row each: the table of the index page."""
-    head = "".join(
-        [f'<th scope="col">{label}</th>' for label in ("", "splits", "buys", "pays", "pays off when")]
-    )
+    labels = ["", *[label for label, _ in TAGS["data"].cells]]
+    head = "".join([f'<th scope="col">{label}</th>' for label in labels])
     rows = "".join(
         [
             f'<tr class="sl-paid-{tag.paid_in}"><th scope="row">{escape(tag.name)}'
             f'<span class="sl-systems">{escape(tag.systems)}</span></th>'
-            + "".join(
-                [
-                    f'<td data-label="{label}">{escape(text)}</td>'
-                    for label, text in (
-                        ("splits", tag.splits),
-                        ("buys", tag.buys),
-                        ("pays", tag.pays),
-                        ("pays off when", tag.pays_off),
-                    )
-                ]
-            )
+            + "".join([f'<td data-label="{label}">{escape(text)}</td>' for label, text in tag.cells])
             + "</tr>"
             for tag in TAGS.values()
         ]
