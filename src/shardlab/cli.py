@@ -26,8 +26,8 @@ from rich.table import Table as ScreenTable
 
 from shardlab import __version__, cli_models
 from shardlab.labs import LABS, Lab, LabError, LabInterrupted
-from shardlab.labs.lab import Result
 from shardlab.labs.machine import stamp, torch_installed
+from shardlab.labs.result import LabRun
 
 FAILED, USAGE, NOT_MEASURED, INTERRUPTED = 1, 2, 3, 130
 
@@ -115,7 +115,7 @@ def _run_lab(lab: Lab[Any, Any], arguments: dict[str, Any], json_file: Path | No
         raise typer.Exit(NOT_MEASURED)
 
 
-def _print_run(run: Result) -> None:
+def _print_run(run: LabRun) -> None:
     screen = Console(highlight=False, markup=False)
     if not screen.is_terminal:
         # A pipe or a file gets whole lines.

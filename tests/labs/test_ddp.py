@@ -248,7 +248,7 @@ def test_times_are_never_a_failed_check(recorded):
     "text", ['{"lab": "ring", "complete": true}', '{"lab": "ddp", "complete": false, "partial": {}}']
 )
 def test_only_a_complete_ddp_run_can_be_read_back(text):
-    with pytest.raises(ValueError, match="text must be the JSON of a complete DDP lab"):
+    with pytest.raises(ValueError, match="text must be the JSON of a complete ddp lab"):
         DdpRun.from_json(text)
 
 
@@ -377,7 +377,7 @@ def test_without_torch_and_without_a_recording_the_error_stays(monkeypatch, tmp_
     monkeypatch.setattr("shardlab.labs.machine.torch_installed", lambda: False)
     with pytest.raises(LabError, match="torch is not installed") as caught:
         labs.ddp()
-    assert caught.value.cause == "torch missing"
+    assert caught.value.cause == "missing"
 
 
 def test_other_failures_never_turn_into_a_recording(monkeypatch):

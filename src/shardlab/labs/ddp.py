@@ -7,24 +7,20 @@
 
 from __future__ import annotations
 
-import html
-import json
 import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Self, TypeVar
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from shardlab.checks import count, positive
 from shardlab.labs import machine
 from shardlab.labs.fit import Line, Link, fit_line, fit_ring_link
 from shardlab.labs.lab import lab
-from shardlab.labs.machine import Stamp
+from shardlab.labs.result import LabRun, cores_words, only, ranks_words, teams
 from shardlab.labs.run import MOST_RANKS, LabError, run
-from shardlab.labs.table import Table, Tables
+from shardlab.labs.table import Table
 from shardlab.models.collectives import ring_allreduce_sent_bytes, ring_allreduce_time_s
 from shardlab.units import format_bandwidth, format_bytes, format_time
-
-Row = TypeVar("Row")
 
 WORKER = "shardlab.labs.ddp_worker:worker"
 FP32_BYTES = 4
@@ -112,36 +108,25 @@ class ScalingRow:
     predicted_speedup: float
 
 
-@dataclass(frozen=True)
-class DdpRun:
+@dataclass(frozen=True, kw_only=True)
+class DdpRun(LabRun):
     """A finished DDP lab.
 
     Attributes:
-        settings: the arguments.
-        stamp: when and on what.
-        backend: ``"gloo"`` or ``"nccl"``.
-        reading: how the kernel's bytes were read: ``"ss"``, ``"TCP_INFO"``, or None.
-        threads: threads of one rank.
         parameters: of the model; ``n_bytes`` of its gradients in fp32.
         buckets: bytes of each of DDP's buckets.
-        elapsed_s: seconds of the whole lab.
         equality, wire, scaling: the measurements, row by row.
         accumulation_gap: largest parameter difference between accumulating with and without ``no_sync``, over all N.
         allreduce: (bytes, seconds) of an all-reduce alone on two ranks.
         compute: fitted on one rank: seconds of a step against samples.
         link: fitted on ``allreduce``; None for one rank.
-        recorded: read from the recording that comes with the book, not measured now.
     """
 
-    settings: Mapping[str, Any]
-    stamp: Stamp
-    backend: str
-    reading: str | None
-    threads: int
+    lab: ClassVar[str] = "ddp"
+
     parameters: int
     n_bytes: int
     buckets: tuple[int, ...]
-    elapsed_s: float
     equality: tuple[EqualityRow, ...]
     wire: tuple[WireRow, ...]
     accumulation_gap: float
@@ -149,17 +134,16 @@ class DdpRun:
     compute: Line
     link: Link | None
     scaling: tuple[ScalingRow, ...]
-    recorded: bool = False
 
     # ---- reading it ----
 
     def wire_row(self, ranks: int, micro_steps: int = 1, sync: str = "last") -> WireRow:
         """The row of :attr:`wire` with these settings."""
-        return _only(self.wire, "wire", ranks=ranks, micro_steps=micro_steps, sync=sync)
+        return only(self.wire, "wire", ranks=ranks, micro_steps=micro_steps, sync=sync)
 
     def scaling_row(self, batch: int, ranks: int) -> ScalingRow:
         """The row of :attr:`scaling` with these settings."""
-        return _only(self.scaling, "scaling", batch=batch, ranks=ranks)
+        return only(self.scaling, "scaling", batch=batch, ranks=ranks)
 
     @property
     def no_sync_factor(self) -> float:
@@ -171,14 +155,14 @@ class DdpRun:
     def failed_checks(self) -> list[str]:
         """Sentences about what should have been equal and was not; empty if all is well. Times are never judged."""
         failed = [
-            f"{_ranks(row.ranks)}: DDP is not equal to one process (loss {row.loss_gap:.1e}, "
+            f"{ranks_words(row.ranks)}: DDP is not equal to one process (loss {row.loss_gap:.1e}, "
             f"parameters {row.parameter_gap:.1e}, allowed {SAME:.0e})"
             for row in self.equality
             # Written so that a NaN fails.
             if not (row.loss_gap <= SAME and row.parameter_gap <= SAME)
         ]
         failed += [
-            f"{_ranks(row.ranks)}, {row.micro_steps} micro-batches, all-reduce after {row.sync}: each rank sends "
+            f"{ranks_words(row.ranks)}, {row.micro_steps} micro-batches, all-reduce after {row.sync}: each rank sends "
             f"{row.gap:+.2%} against the prediction (allowed {WIRE_TOLERANCE:.0%})"
             for row in self.wire
             if row.gap is not None and not abs(row.gap) <= WIRE_TOLERANCE
@@ -193,29 +177,9 @@ class DdpRun:
 
     # ---- showing it ----
 
-    def table(self, name: str | None = None) -> Tables:
-        """All tables, or one of ``"equality"``, ``"wire"``, ``"scaling"``; prints as text, shows as HTML."""
-        tables = {"equality": self._equality_table, "wire": self._wire_table, "scaling": self._scaling_table}
-        if name is not None and name not in tables:
-            raise ValueError(f"name must be one of {', '.join(tables)}, not {name!r}")
-        *others, last = [make() for key, make in tables.items() if name in (None, key)]
-        return Tables((*others, replace(last, notes=(*last.notes, self.provenance()))))
-
-    def __str__(self) -> str:
-        return "\n\n".join([str(self.table()), *self.explanation()])
-
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        return self.table()._repr_html_() + "".join(
-            [f"<p>{html.escape(words)}</p>" for words in self.explanation()]
-        )
-
-    def provenance(self) -> str:
-        """Where the numbers come from: measured now, or recorded; when and on what."""
-        verb = "Recorded earlier, not measured here:" if self.recorded else "Measured"
-        threads = "1 thread" if self.threads == 1 else f"{self.threads} threads"
-        return f"{verb} {self.stamp}; {self.backend}, {threads} per rank."
+    def make_tables(self) -> dict[str, Callable[[], Table]]:
+        """``"equality"``, ``"wire"``, ``"scaling"``."""
+        return {"equality": self._equality_table, "wire": self._wire_table, "scaling": self._scaling_table}
 
     def _equality_table(self) -> Table:
         rows = [
@@ -306,11 +270,8 @@ class DdpRun:
             f"{words}; a ring all-reduce of {format_bytes(self.n_bytes, 3)} in {len(self.buckets)} buckets at "
             f"{format_bandwidth(self.link.bandwidth, 3)} and {format_time(self.link.latency_s, 3)} per hop, fitted on "
             f"an all-reduce alone on {self._teams()[1]} ranks; nothing overlaps. Where ranks outnumber the "
-            f"{self._cores_words()}, all of it takes N/cores times as long."
+            f"{cores_words(self.stamp.cores)}, all of it takes N/cores times as long."
         )
-
-    def _cores_words(self) -> str:
-        return "1 core" if self.stamp.cores == 1 else f"{self.stamp.cores} cores"
 
     def _teams(self) -> list[int]:
         return [row.ranks for row in self.equality]
@@ -327,7 +288,7 @@ class DdpRun:
     def _wire_words(self) -> str:
         row = self.wire_row(max(self._teams()))
         words = (
-            f"On {_ranks(row.ranks)} each rank sends {format_bytes(row.sent_bytes)} per step for "
+            f"On {ranks_words(row.ranks)} each rank sends {format_bytes(row.sent_bytes)} per step for "
             f"{format_bytes(row.payload_bytes)} of gradients: 2(N-1)/N times as much"
         )
         if row.kernel_bytes is not None:
@@ -348,16 +309,16 @@ class DdpRun:
         )
         verdict = "more workers are slower" if most.step_s > one.step_s else "more workers are faster"
         return (
-            f"Global batch {batch}: {_ranks(most.ranks)} take {format_time(most.step_s, 3)} per step and one takes "
+            f"Global batch {batch}: {ranks_words(most.ranks)} take {format_time(most.step_s, 3)} per step and one takes "
             f"{format_time(one.step_s, 3)}, a speedup of {most.speedup:.2f}: {verdict}. "
-            f"Predicted for {_ranks(most.ranks)}: {format_time(compute, 3)} of compute and {format_time(ring, 3)} of "
-            f"all-reduce. The fastest measured is {_ranks(best.ranks)}."
+            f"Predicted for {ranks_words(most.ranks)}: {format_time(compute, 3)} of compute and {format_time(ring, 3)} of "
+            f"all-reduce. The fastest measured is {ranks_words(best.ranks)}."
         )
 
     def _core_words(self) -> str:
         most = max(self._teams())
         return (
-            f"{_ranks(most)} share {self._cores_words()} here, so compute and all-reduce both take "
+            f"{ranks_words(most)} share {cores_words(self.stamp.cores)} here, so compute and all-reduce both take "
             f"{self._core_share(most):g} times as long as with a core for each. On loopback the cores are also the "
             "wire: every byte is copied and added up by a core that could have computed. So a model of a network "
             "fails here until the cores are counted, and nothing here says how fast a real link is."
@@ -367,7 +328,7 @@ class DdpRun:
         worst = max(self.scaling, key=lambda row: abs(row.step_s / row.predicted_s - 1))
         return (
             f"The prediction is off by at most {abs(worst.step_s / worst.predicted_s - 1):.0%} "
-            f"(global batch {worst.batch}, {_ranks(worst.ranks)}). What it leaves out: caches that a smaller share "
+            f"(global batch {worst.batch}, {ranks_words(worst.ranks)}). What it leaves out: caches that a smaller share "
             "fits better, the scheduler, whatever else the machine is doing, and compute that hides part of the all-reduce."
         )
 
@@ -379,32 +340,6 @@ class DdpRun:
         from shardlab.labs.plot import speedup_figure
 
         return speedup_figure(self.scaling, dark)
-
-    # ---- keeping it ----
-
-    def to_json(self) -> str:
-        """Everything, as JSON."""
-        return json.dumps(
-            {"lab": "ddp", "complete": True, **asdict(self), "settings": dict(self.settings)}, indent=1
-        )
-
-    @classmethod
-    def from_json(cls, text: str) -> Self:
-        """The inverse of :meth:`to_json`."""
-        data = json.loads(text)
-        if data.pop("lab", None) != "ddp" or not data.pop("complete", False):
-            raise ValueError("text must be the JSON of a complete DDP lab")
-        data.update(
-            stamp=Stamp(**data["stamp"]),
-            buckets=tuple(data["buckets"]),
-            equality=tuple([EqualityRow(**row) for row in data["equality"]]),
-            wire=tuple([_wire_row_from_json(row) for row in data["wire"]]),
-            allreduce=tuple([(size, seconds) for size, seconds in data["allreduce"]]),
-            compute=Line(**data["compute"]),
-            link=None if data["link"] is None else Link(**data["link"]),
-            scaling=tuple([ScalingRow(**row) for row in data["scaling"]]),
-        )
-        return cls(**data)
 
 
 @lab(
@@ -465,7 +400,7 @@ def ddp(
         "micro_steps": count("micro_steps", micro_steps, least=2),
     }
     limit = positive("limit_s", limit_s, "seconds")
-    params = {**settings, "teams": _teams(n_ranks)}
+    params = {**settings, "teams": teams(n_ranks)}
     outcome = run(WORKER, n_ranks, params, limit_s=limit, start=start, show=show)
     return _evaluate(outcome.results[0], settings, outcome.elapsed_s)
 
@@ -477,17 +412,12 @@ def _batch_sizes(batches: Sequence[int], ranks: int) -> list[int]:
     if len(set(sizes)) != len(sizes) or len(sizes) < 2:
         raise ValueError(f"batches must hold at least two sizes, all different, not {batches!r}")
     for size in sizes:
-        for n in _teams(ranks):
+        for n in teams(ranks):
             if size % n:
                 raise ValueError(
-                    f"batches must be divisible by each number of ranks ({_teams(ranks)}), not {size}"
+                    f"batches must be divisible by each number of ranks ({teams(ranks)}), not {size}"
                 )
     return sizes
-
-
-def _teams(ranks: int) -> list[int]:
-    """1, 2, 4, ... and ``ranks``."""
-    return [*[2**power for power in range(ranks.bit_length()) if 2**power < ranks], ranks]
 
 
 # ---- from raw measurements to the result ----
@@ -501,7 +431,7 @@ def _evaluate(measured: dict[str, Any], settings: dict[str, Any], elapsed_s: flo
     compute = fit_line([(batch, seconds) for (batch, ranks), seconds in medians.items() if ranks == 1])
     points = [(point["n_bytes"], point["seconds"]) for point in measured.get("allreduce", [])]
     try:
-        link = fit_ring_link(points, _teams(settings["ranks"])[1]) if points else None
+        link = fit_ring_link(points, teams(settings["ranks"])[1]) if points else None
     except ValueError as error:
         # Not the caller's mistake: the machine was too busy.
         raise LabError(
@@ -568,20 +498,3 @@ def _wire_row(cell: dict[str, Any], n_bytes: int) -> WireRow:
         if cell["kernel"] is None
         else tuple([sent / cell["steps"] for sent in cell["kernel"]]),
     )
-
-
-def _wire_row_from_json(row: dict[str, Any]) -> WireRow:
-    kernel = row.pop("kernel_bytes")
-    return WireRow(**row, kernel_bytes=None if kernel is None else tuple(kernel))
-
-
-def _only(rows: Sequence[Row], name: str, **wanted: Any) -> Row:
-    for row in rows:
-        if all(getattr(row, key) == value for key, value in wanted.items()):
-            return row
-    known = ", ".join([str({key: getattr(row, key) for key in wanted}) for row in rows])
-    raise ValueError(f"{name} must be asked for one of {known}, not {wanted}")
-
-
-def _ranks(n: int) -> str:
-    return "1 rank" if n == 1 else f"{n} ranks"

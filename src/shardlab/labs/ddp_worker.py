@@ -22,8 +22,17 @@ from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-from shardlab.labs import wire
+from shardlab.labs.measure import (
+    Stage,
+    count_sent,
+    finish,
+    largest_gap,
+    median_time_s,
+    members,
+    run_stages,
+)
 from shardlab.labs.rank import Context
+from shardlab.labs.result import ranks_words
 
 Batch = tuple[Tensor, Tensor]
 
@@ -77,36 +86,29 @@ def training_step(
 def worker(ctx: Context) -> dict[str, Any] | None:
     """All measurements of the lab, one stage after another; rank 0 returns them."""
     teams = ctx.params["teams"]
-    stages: list[tuple[str, str, Callable[[], list[dict[str, Any]]]]] = [
+    stages = [
         *[
-            ("equality", f"compared with one process, {_ranks(n)}", partial(check_equality, ctx, n))
+            Stage("equality", f"compared with one process, {ranks_words(n)}", partial(check_equality, ctx, n))
             for n in teams
         ],
-        *[("wire", f"bytes on the wire, {_ranks(n)}", partial(count_bytes, ctx, n)) for n in teams],
+        *[Stage("wire", f"bytes on the wire, {ranks_words(n)}", partial(count_bytes, ctx, n)) for n in teams],
         *[
-            ("allreduce", f"all-reduce alone, {_ranks(n)}", partial(time_allreduce, ctx, n))
+            Stage("allreduce", f"all-reduce alone, {ranks_words(n)}", partial(time_allreduce, ctx, n))
             for n in teams[1:2]
         ],
         *[
-            ("steps", f"step time, global batch {batch}, {_ranks(n)}", partial(time_steps, ctx, n, batch))
+            Stage(
+                "steps",
+                f"step time, global batch {batch}, {ranks_words(n)}",
+                partial(time_steps, ctx, n, batch),
+            )
             for batch in ctx.params["batches"]
             for n in teams
         ],
     ]
-    measured: dict[str, Any] = {
-        "backend": ctx.backend,
-        "threads": ctx.threads,
-        "parameters": sum(parameter.numel() for parameter in build_model().parameters()),
-        "reading": reading_method(ctx),
-    }
-    for done, (name, text, stage) in enumerate(stages):
-        ctx.progress(text, done, len(stages))
-        ctx.barrier()
-        measured.setdefault(name, []).extend(stage())
-        if ctx.rank == 0:
-            ctx.keep(name, measured[name])
-    ctx.progress("all measured", len(stages), len(stages))
-    return measured if ctx.rank == 0 else None
+    return run_stages(
+        ctx, stages, parameters=sum(parameter.numel() for parameter in build_model().parameters())
+    )
 
 
 def check_equality(ctx: Context, n: int) -> list[dict[str, Any]]:
@@ -121,7 +123,7 @@ def check_equality(ctx: Context, n: int) -> list[dict[str, Any]]:
         together, silent = replica(ctx, group), replica(ctx, group)
         losses = train(together, shares)
         train(silent, shares, sync="never")
-        gaps = largest_gap(together, alone), largest_gap(silent, alone)
+        gaps = parameter_gap(together, alone), parameter_gap(silent, alone)
         mine = {"losses": losses, "alone": alone_losses, "gap": gaps[0], "silent_gap": gaps[1]}
     rows = members(ctx, mine)
     # Equal shards: the global batch's loss is the mean of the ranks' losses.
@@ -142,10 +144,9 @@ def train(model: nn.Module, batches: list[Batch], sync: str = "last") -> list[fl
     return [training_step(model, optimizer, [batch], sync) for batch in batches]
 
 
-def largest_gap(one: nn.Module, other: nn.Module) -> float:
+def parameter_gap(one: nn.Module, other: nn.Module) -> float:
     """The largest absolute difference between two models' parameters."""
-    pairs = zip(one.parameters(), other.parameters(), strict=True)
-    return max(float((a - b).abs().max().item()) for a, b in pairs)
+    return largest_gap(one.parameters(), other.parameters())
 
 
 def count_bytes(ctx: Context, n: int) -> list[dict[str, Any]]:
@@ -160,21 +161,20 @@ def count_bytes(ctx: Context, n: int) -> list[dict[str, Any]]:
         rows.append(row)
         models.append(model)
     _, every, last = models
-    gaps = members(ctx, largest_gap(every, last) if every is not None and last is not None else None)
+    gaps = members(ctx, parameter_gap(every, last) if every is not None and last is not None else None)
     rows[-1]["gap_to_every"] = max(gaps)
     return rows
 
 
 def _count(ctx: Context, n: int, micro_steps: int, sync: str) -> tuple[dict[str, Any], DDP | None]:
     group = ctx.team(n)
-    method = reading_method(ctx)
     payload: list[int] = []
 
     def count_and_average(process_group: Any, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
         payload.append(bucket.buffer().nbytes)
         return allreduce_hook(process_group, bucket)
 
-    model, step, before, mine = None, None, 0, None
+    model, steps, mine = None, None, None
     if group is not None:
         model = replica(ctx, group)
         model.register_comm_hook(group, count_and_average)
@@ -184,24 +184,19 @@ def _count(ctx: Context, n: int, micro_steps: int, sync: str) -> tuple[dict[str,
         for _ in range(WARM_UP_STEPS):
             step()
         payload.clear()
-    ctx.barrier()
-    if step is not None:
-        before = sent_bytes(ctx, method)
-        for _ in range(COUNTED_STEPS):
-            step()
-    # When every rank has finished, everything that it sent has arrived.
-    ctx.barrier()
+        steps = partial(repeat, step, COUNTED_STEPS)
+    sent = count_sent(ctx, steps)
     if group is not None:
-        mine = {"payload": payload, "kernel": sent_bytes(ctx, method) - before}
+        mine = payload
     rows = members(ctx, mine)
     row = {
         "ranks": n,
         "micro_steps": micro_steps,
         "sync": sync,
         "steps": COUNTED_STEPS,
-        "buckets": rows[0]["payload"][: len(rows[0]["payload"]) // COUNTED_STEPS],
-        "payload": [sum(row["payload"]) for row in rows],
-        "kernel": [row["kernel"] for row in rows] if method else None,
+        "buckets": rows[0][: len(rows[0]) // COUNTED_STEPS],
+        "payload": [sum(row) for row in rows],
+        "kernel": sent and sent[:n],
     }
     return row, model
 
@@ -215,14 +210,9 @@ def time_allreduce(ctx: Context, n: int) -> list[dict[str, Any]]:
         if group is None:
             continue
         buffer = torch.zeros(size // 4, device=ctx.device)
-        times = []
-        for _ in range(WARM_UP_STEPS + ALLREDUCE_REPEATS):
-            dist.barrier(group=group)
-            began = time.perf_counter()
-            dist.all_reduce(buffer, group=group)
-            finish(ctx)
-            times.append(time.perf_counter() - began)
-        points.append({"ranks": n, "n_bytes": size, "seconds": statistics.median(times[WARM_UP_STEPS:])})
+        reduce = partial(dist.all_reduce, buffer, group=group)
+        seconds = median_time_s(ctx, reduce, repeats=ALLREDUCE_REPEATS, group=group)
+        points.append({"ranks": n, "n_bytes": size, "seconds": seconds})
     return points
 
 
@@ -256,26 +246,7 @@ def global_batch(ctx: Context, seed: int, size: int) -> Batch:
     return x.to(ctx.device), y.to(ctx.device)
 
 
-def members(ctx: Context, mine: Any) -> list[Any]:
-    """Every team member's value, on all ranks; those outside the team give None."""
-    return [value for value in ctx.gather(mine) if value is not None]
-
-
-def finish(ctx: Context) -> None:
-    """Wait for the device: a GPU's work goes on after the call returns."""
-    if ctx.device.type == "cuda":
-        torch.cuda.synchronize()
-
-
-def reading_method(ctx: Context) -> str | None:
-    """How the kernel's count is read; None if TCP doesn't carry the data."""
-    return wire.reading_method() if ctx.backend == "gloo" else None
-
-
-def sent_bytes(ctx: Context, method: str | None) -> int:
-    """The kernel's count for this process, or 0 where there is none."""
-    return wire.sent_bytes(method, ctx.rendezvous_port) if method else 0
-
-
-def _ranks(n: int) -> str:
-    return "1 rank" if n == 1 else f"{n} ranks"
+def repeat(step: Callable[[], object], times: int) -> None:
+    """Call ``step`` so many times."""
+    for _ in range(times):
+        step()

@@ -1,10 +1,11 @@
 """What all labs have in common: a name, what they need, the code to read, and a recorded run to fall back on.
 
-A lab is two files. ``<name>_worker.py`` runs on every rank, imports torch at its top, and holds the code to read.
-``<name>.py`` never imports torch: a function decorated with :func:`lab` checks its arguments, calls
-:func:`shardlab.labs.run.run` and turns the measurements into a :class:`Result` with predictions beside them. Listed
-in :data:`shardlab.labs.LABS`, it is on the command line, with an option for each of its ``options``; recorded once
-with ``python -m shardlab.labs.record <name>``, it has something to show without torch.
+A lab is two files. ``<name>_worker.py`` runs on every rank, imports torch at its top, holds the code to read, and
+measures with what :mod:`shardlab.labs.measure` has for all labs. ``<name>.py`` never imports torch: a function
+decorated with :func:`lab` checks its arguments, calls :func:`shardlab.labs.run.run` and turns the measurements into a
+:class:`shardlab.labs.result.LabRun` with predictions beside them. Listed in :data:`shardlab.labs.LABS`, it is on the
+command line, with an option for each of its ``options``; recorded once with ``python -m shardlab.labs.record <name>``,
+it has something to show without torch.
 """
 
 from __future__ import annotations
@@ -13,50 +14,17 @@ import ast
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Generic, ParamSpec, Protocol, Self, TypeVar
+from typing import Generic, ParamSpec, TypeVar
 
 from shardlab.labs import progress
-from shardlab.labs.machine import Stamp
+from shardlab.labs.result import LabRun
 from shardlab.labs.run import LabError
-from shardlab.labs.table import Tables
 
 FOLDER = Path(__file__).parent
 
 
-class Result(Protocol):
-    """What a lab returns."""
-
-    @property
-    def stamp(self) -> Stamp:
-        """When and on what it was measured."""
-
-    @property
-    def recorded(self) -> bool:
-        """Whether it was read from the book's recording instead of measured now."""
-
-    @property
-    def settings(self) -> Mapping[str, Any]:
-        """The arguments it was measured with."""
-
-    def table(self) -> Tables:
-        """Predicted beside measured, as text and as HTML."""
-
-    def explanation(self) -> list[str]:
-        """What the numbers say, one paragraph each."""
-
-    def failed_checks(self) -> list[str]:
-        """Sentences about what should have been equal and was not; empty if all is well."""
-
-    def to_json(self) -> str:
-        """Everything, as JSON."""
-
-    @classmethod
-    def from_json(cls, text: str) -> Self:
-        """The inverse of :meth:`to_json`."""
-
-
 P = ParamSpec("P")
-R = TypeVar("R", bound=Result)
+R = TypeVar("R", bound=LabRun)
 
 
 class Source:
@@ -104,7 +72,7 @@ class Lab(Generic[P, R]):
         try:
             return self.function(*args, **kwargs)
         except LabError as error:
-            if error.cause != "torch missing" or not self.recording.exists():
+            if error.cause != "missing" or not self.recording.exists():
                 raise
             run = self.load_recording()
             settings = ", ".join([f"{name}={value}" for name, value in run.settings.items()])
@@ -125,7 +93,7 @@ class Lab(Generic[P, R]):
     def load_recording(self) -> R:
         """The recorded run, marked as such."""
         run = self.result.from_json(self.recording.read_text(encoding="utf-8"))
-        return replace(run, recorded=True)  # type: ignore[type-var]
+        return replace(run, recorded=True)
 
     def source(self, *names: str) -> Source:
         """The code that every rank runs: the functions worth reading, or those named. Doesn't need torch."""

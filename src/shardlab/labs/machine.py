@@ -73,12 +73,17 @@ def in_notebook() -> bool:
     return hasattr(shell, "kernel")
 
 
-def torch_installed() -> bool:
-    """Whether torch can be found, without importing it (that takes seconds)."""
+def installed(module: str) -> bool:
+    """Whether a module can be found, without importing it (torch takes seconds)."""
     try:
-        return importlib.util.find_spec("torch") is not None
+        return importlib.util.find_spec(module) is not None
     except (ImportError, ValueError):
         return False
+
+
+def torch_installed() -> bool:
+    """Whether torch can be found."""
+    return installed("torch")
 
 
 def torch_version() -> str:

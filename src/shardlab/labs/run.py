@@ -53,7 +53,7 @@ class LabError(Exception):
     Attributes:
         cause: ``"error"`` (a rank raised), ``"died"`` (a rank ended without a word), ``"limit"``,
             ``"start"`` (the ranks never started), ``"measurement"`` (what was measured can't be used)
-            or ``"torch missing"``.
+            or ``"missing"`` (a package, a program or a right that the lab needs).
         rank: the rank that failed first, or None.
         partial: what the ranks had handed over with ``ctx.keep``, by name.
     """
@@ -133,7 +133,7 @@ def run(
         raise LabError(
             "torch is not installed, so no process was started. Install it with `make torch` in the book's folder, "
             "or with `pip install torch`.",
-            cause="torch missing",
+            cause="missing",
         )
     began = time.monotonic()
     if launched_elsewhere():
@@ -160,6 +160,25 @@ def run(
         return Outcome(final["results"], time.monotonic() - began, final["start"])
     finally:
         shutil.rmtree(directory, ignore_errors=True)
+
+
+def require(package: str, extra: str, module: str | None = None) -> None:
+    """Stop before any process starts if a lab's extra isn't installed.
+
+    Args:
+        package: its name for the reader.
+        extra: the install extra that brings it: ``pip install 'shardlab[extra]'``.
+        module: the module to look for; by default ``package``.
+
+    Raises:
+        LabError: with cause ``"missing"``; a lab then shows its recorded run.
+    """
+    if not machine.installed(module or package):
+        raise LabError(
+            f"{package} is not installed, so no process was started. Install it with "
+            f"`pip install 'shardlab[{extra}]'`, or with `make {extra}` in the book's folder.",
+            cause="missing",
+        )
 
 
 def _worker_name(worker: str | Callable[..., Any]) -> str:
