@@ -220,3 +220,22 @@ def test_bad_input_names_argument_value_and_what_is_allowed(change, message):
     good = {"n_ranks": 8, "compute_s": 0.1, "n_bytes": 1e9, "bandwidth": 1e9, "latency_s": 0.0}
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         s.data_parallel(**(good | change))
+
+
+@pytest.mark.parametrize("scaling", ["weak", "strong"])
+@pytest.mark.parametrize("overlap", [0.0, 0.4, 1.0])
+def test_a_curve_is_the_same_steps_checked_once(scaling, overlap):
+    ranks = [1, 2, 3, 8, 64, 512]
+    curve = s.data_parallel_curve(ranks, 0.1, 1e9, 2e9, 1e-5, scaling, overlap)
+    assert [point[0] for point in curve] == ranks
+    for n, speedup, efficiency, slow, fast in curve:
+        step = s.data_parallel(n, 0.1, 1e9, 2e9, 1e-5, scaling, overlap)
+        samples = n if scaling == "weak" else 1
+        best, worst = step.step_time_bracket_s
+        assert (speedup, efficiency) == pytest.approx((step.speedup, step.efficiency), rel=1e-12)
+        assert (slow, fast) == pytest.approx((samples * 0.1 / worst, samples * 0.1 / best), rel=1e-12)
+
+
+def test_a_curve_names_the_argument_that_is_wrong():
+    with pytest.raises(ValueError, match="n_ranks must be a whole number of at least 1, not 0"):
+        s.data_parallel_curve([2, 0], 0.1, 1e9, 2e9)

@@ -15,6 +15,31 @@ function fill(element, attributes, children) {
 export const html = (tag, attributes = {}, ...children) => fill(document.createElement(tag), attributes, children);
 export const svg = (tag, attributes = {}, ...children) => fill(document.createElementNS(SVG, tag), attributes, children);
 
+// Make what is in `parent` look like `fresh`, keeping the nodes that stay: a browser lays out and paints only what
+// changed, and most of a chart (grid, ticks, names) doesn't.
+export function morphChildren(parent, fresh) {
+  const old = [...parent.childNodes];
+  fresh.forEach((node, index) => {
+    if (index < old.length) morph(old[index], node);
+    else parent.append(node);
+  });
+  for (const node of old.slice(fresh.length)) node.remove();
+}
+
+function morph(old, fresh) {
+  if (old.nodeName !== fresh.nodeName) {
+    old.replaceWith(fresh);
+  } else if (old.nodeType === Node.TEXT_NODE) {
+    if (old.data !== fresh.data) old.data = fresh.data;
+  } else {
+    for (const { name } of [...old.attributes]) if (!fresh.hasAttribute(name)) old.removeAttribute(name);
+    for (const { name, value } of fresh.attributes) if (old.getAttribute(name) !== value) old.setAttribute(name, value);
+    // Listeners stay with their node, so what they do is kept where a new drawing can replace it.
+    old.pointed = fresh.pointed;
+    morphChildren(old, [...fresh.childNodes]);
+  }
+}
+
 // Colours are the palette's roles, as CSS variables: a page that turns dark needs no redraw.
 export const color = (role) => `var(--sl-${role})`;
 

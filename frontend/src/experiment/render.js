@@ -2,7 +2,7 @@
 // engine.compute(values), which answers {panels, words, readouts, bounds, values, texts}, or {error}, or null
 // when a newer question has overtaken this one.
 
-import { announcer, copyText, debounced, html, uniqueId } from "../common/dom.js";
+import { announcer, copyText, debounced, html, morphChildren, uniqueId } from "../common/dom.js";
 import { makeControl, nearestStop } from "./controls.js";
 import { numberTables } from "./numbers.js";
 import { drawPanel } from "./panels/index.js";
@@ -167,10 +167,13 @@ export function renderExperiment(root, spec, engine, state = {}, options = {}) {
       const wanted = `${widths[index]} ${JSON.stringify(panel)}`;
       if (drawn[index] === wanted) return;
       drawn[index] = wanted;
-      boxes[index].replaceChildren(...drawPanel(panel, widths[index] || 320, { pick, moving: motion }));
+      const drawing = drawPanel(panel, widths[index] || 320, { pick, moving: motion });
+      // What may move is drawn anew: an animation starts, and ends, with its node.
+      if (panel.kind === "graph") boxes[index].replaceChildren(...drawing);
+      else morphChildren(boxes[index], drawing);
     });
-    readouts.replaceChildren(...chart.readouts.map(drawReadout));
-    words.replaceChildren(...chart.words.map((sentence) => html("p", {}, sentence)));
+    morphChildren(readouts, chart.readouts.map(drawReadout));
+    morphChildren(words, chart.words.map((sentence) => html("p", {}, sentence)));
     if (numbers.open) showNumbers();
   }
 

@@ -29,7 +29,7 @@ from shardlab.models.collective_schedules import (
 from shardlab.models.collective_schedules import chunk_sizes as chunk_sizes
 
 if TYPE_CHECKING:  # MicroPython has no collections.abc
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 
 def ring_allreduce_sent_bytes(n_bytes: float, n_ranks: int) -> float:
@@ -70,10 +70,18 @@ def ring_allreduce_time_s(n_bytes: float, n_ranks: int, bandwidth: float, latenc
     Assumes equal links, no contention, reduction at no cost, and buffers that N divides.
     Source: Patarasuk and Yuan (2009); step count as in NCCL, src/graph/tuning.cc.
     """
+    return ring_allreduce_times_s(n_bytes, (n_ranks,), bandwidth, latency_s)[0]
+
+
+def ring_allreduce_times_s(
+    n_bytes: float, ranks: Sequence[int], bandwidth: float, latency_s: float = 0.0
+) -> list[float]:
+    """:func:`ring_allreduce_time_s` for each number of ranks, for a curve: the arguments are checked once."""
     speed = positive("bandwidth", bandwidth, "bytes/s")
     latency = non_negative("latency_s", latency_s, "seconds")
-    sent = ring_allreduce_sent_bytes(n_bytes, n_ranks)
-    return sent / speed + 2 * (int(n_ranks) - 1) * latency
+    size = non_negative("n_bytes", n_bytes, "bytes")
+    checked = [count("n_ranks", n_ranks) for n_ranks in ranks]
+    return [2 * (n - 1) / n * size / speed + 2 * (n - 1) * latency for n in checked]
 
 
 @dataclass(frozen=True)

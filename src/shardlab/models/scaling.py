@@ -9,9 +9,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from shardlab.checks import choice, count, fraction, non_negative, positive
-from shardlab.models.collectives import ring_allreduce_time_s
+from shardlab.models.collectives import ring_allreduce_time_s, ring_allreduce_times_s
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 SCALINGS = ("weak", "strong")
 _MOST_RANKS = 10**12
@@ -80,8 +84,7 @@ def data_parallel(
     kind = choice("scaling", scaling, SCALINGS)
     hidden_fraction = fraction("overlap", overlap)
     communication = ring_allreduce_time_s(n_bytes, ranks, bandwidth, latency_s)
-    compute = base if kind == "weak" else base / ranks
-    exposed = max(communication - hidden_fraction * compute, 0.0)
+    compute, exposed = _compute_and_exposed_s(ranks, base, communication, kind, hidden_fraction)
     step = compute + exposed
     samples = ranks if kind == "weak" else 1
     return DataParallelStep(
@@ -98,6 +101,42 @@ def data_parallel(
         bottleneck="communication" if communication > compute else "compute",
         step_time_bracket_s=(max(compute, communication), compute + communication),
     )
+
+
+def data_parallel_curve(
+    ranks: Sequence[int],
+    compute_s: float,
+    n_bytes: float,
+    bandwidth: float,
+    latency_s: float = 0.0,
+    scaling: str = "weak",
+    overlap: float = 0.0,
+) -> list[tuple[int, float, float, float, float]]:
+    """:func:`data_parallel` over many numbers of ranks, for a curve: the arguments are checked once.
+
+    Returns one tuple for each N: ``(N, speedup, efficiency, speedup without overlap, speedup with full overlap)``.
+
+    Args and errors as in :func:`data_parallel`; ``ranks`` holds the values of ``n_ranks``.
+    """
+    base = positive("compute_s", compute_s, "seconds")
+    kind = choice("scaling", scaling, SCALINGS)
+    hidden_fraction = fraction("overlap", overlap)
+    points = []
+    for n, communication in zip(ranks, ring_allreduce_times_s(n_bytes, ranks, bandwidth, latency_s)):
+        compute, exposed = _compute_and_exposed_s(n, base, communication, kind, hidden_fraction)
+        work = base * n if kind == "weak" else base
+        step = compute + exposed
+        slow, fast = work / (compute + communication), work / max(compute, communication)
+        points.append((n, work / step, compute / step, slow, fast))
+    return points
+
+
+def _compute_and_exposed_s(
+    n_ranks: int, base: float, communication: float, scaling: str, overlap: float
+) -> tuple[float, float]:
+    """Seconds of one rank's compute, and of the communication that nothing hides."""
+    compute = base if scaling == "weak" else base / n_ranks
+    return compute, max(communication - overlap * compute, 0.0)
 
 
 def efficiency_cap(

@@ -73,13 +73,15 @@ function drawMark(plane, { label, role, shape }, x, y) {
 
 // A reader may also point at the x axis's quantity; the slider does the same for keyboards.
 function letPointerPick(root, axis, scale, pick) {
-  const report = (event) => {
-    const box = root.getBoundingClientRect();
-    const at = ((event.clientX - box.left) / box.width) * root.viewBox.baseVal.width;
+  root.pointed = (event) => {
+    const shown = event.currentTarget;
+    const box = shown.getBoundingClientRect();
+    const at = ((event.clientX - box.left) / box.width) * shown.viewBox.baseVal.width;
     const [low, high] = axis.domain;
     pick(axis.control, Math.max(low, Math.min(high, scale.invert(at))));
   };
   root.classList.add("sl-pick");
+  const report = (event) => event.currentTarget.pointed(event);
   root.addEventListener("pointerdown", report);
   root.addEventListener("pointermove", (event) => event.buttons === 1 && report(event));
 }

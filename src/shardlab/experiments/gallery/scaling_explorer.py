@@ -12,6 +12,7 @@ from shardlab.models.scaling import (
     DataParallelStep,
     break_even_ranks,
     data_parallel,
+    data_parallel_curve,
     efficiency_cap,
     strong_speedup_cap,
 )
@@ -81,30 +82,16 @@ class _Setting:
         self.compute_s = compute_s
         self.overlap = overlap
         counts = sorted(_CURVE_RANKS.union({ranks}))
-        self.curves = {kind: [self.at(count, kind) for count in counts] for kind in ("weak", "strong")}
-        self.step = self.curves[scaling][counts.index(ranks)]
+        step = (compute_s, gradient_bytes, bandwidth, latency_s)
+        self.weak = data_parallel_curve(counts, *step, scaling="weak", overlap=overlap)
+        self.strong = data_parallel_curve(counts, *step, scaling="strong", overlap=overlap)
+        self.chosen, self.other = (self.weak, self.strong) if scaling == "weak" else (self.strong, self.weak)
+        self.step = data_parallel(ranks, *step, scaling=scaling, overlap=overlap)
+        # Speedup with nothing overlapped, and with everything.
+        self.bracket = self.chosen[counts.index(ranks)][3:]
         self.efficiency_limit = efficiency_cap(compute_s, gradient_bytes, bandwidth, overlap=overlap)
         self.strong_limit = strong_speedup_cap(compute_s, gradient_bytes, bandwidth)
         self.break_even = break_even_ranks(compute_s, gradient_bytes, bandwidth, latency_s, scaling, overlap)
-
-    def at(self, ranks: int, scaling: str) -> DataParallelStep:
-        return data_parallel(
-            ranks, self.compute_s, self.gradient_bytes, self.bandwidth, self.latency_s, scaling, self.overlap
-        )
-
-    def bracket(self, step: DataParallelStep) -> tuple[float, float]:
-        """Speedup with nothing overlapped, and with everything."""
-        samples = step.n_ranks if step.scaling == "weak" else 1
-        best, worst = step.step_time_bracket_s
-        return samples * self.compute_s / worst, samples * self.compute_s / best
-
-    def band(self) -> list[tuple[int, float, float]]:
-        """The bracket over N."""
-        points = []
-        for step in self.curves[self.scaling]:
-            slow, fast = self.bracket(step)
-            points.append((step.n_ranks, slow, fast))
-        return points
 
 
 def _nearest_table(bandwidth: float) -> tuple[tuple[int, float, float], ...]:
@@ -123,8 +110,7 @@ def _ranks_axis() -> dict[str, Any]:
 
 
 def _speedup_panel(setting: _Setting, reference: tuple[tuple[int, float, float], ...]) -> dict[str, Any]:
-    chosen = setting.curves[setting.scaling]
-    lowest = min([1 / 3] + [step.speedup for kind in ("weak", "strong") for step in setting.curves[kind]])
+    lowest = min(1 / 3, min([point[1] for point in setting.weak + setting.strong]))
     floor = 10.0 ** max(math.floor(math.log10(lowest)), -4)
     # Half a decade is enough where nothing falls deeper.
     floor = 3 * floor if lowest > 3.3 * floor else floor
@@ -145,24 +131,23 @@ def _speedup_panel(setting: _Setting, reference: tuple[tuple[int, float, float],
         y=chart.axis("", (floor, MOST_RANKS), chart.log_ticks(floor, MOST_RANKS), scale="log"),
         curves=[
             chart.series("ideal", "muted", [(1, 1.0), (MOST_RANKS, float(MOST_RANKS))], "thin", dashed=True),
-            chart.series(other, "compute", [(s.n_ranks, s.speedup) for s in setting.curves[other]]),
-            chart.series(setting.scaling, "compute", [(s.n_ranks, s.speedup) for s in chosen], "strong"),
+            chart.series(other, "compute", [point[:2] for point in setting.other]),
+            chart.series(setting.scaling, "compute", [point[:2] for point in setting.chosen], "strong"),
         ],
         bands=[
-            chart.band(_BAND, "compute", setting.band()),
+            chart.band(_BAND, "compute", [(n, slow, fast) for n, _, _, slow, fast in setting.chosen]),
         ],
         limits=limits,
         marks=[chart.mark(count, speedup, _REFERENCE, shape="ring") for count, speedup, _ in reference]
         + [chart.mark(step.n_ranks, step.speedup, words.ratio(step.speedup), "compute")],
         alt=f"Speedup over the number of ranks, both on log scales. At {words.plural(step.n_ranks, 'rank')} "
         f"{setting.scaling} scaling reaches {words.ratio(step.speedup)}; at {MOST_RANKS} ranks weak scaling reaches "
-        f"{words.ratio(setting.curves['weak'][-1].speedup)} and strong scaling "
-        f"{words.ratio(setting.curves['strong'][-1].speedup)}.",
+        f"{words.ratio(setting.weak[-1][1])} and strong scaling "
+        f"{words.ratio(setting.strong[-1][1])}.",
     )
 
 
 def _efficiency_panel(setting: _Setting, reference: tuple[tuple[int, float, float], ...]) -> dict[str, Any]:
-    chosen = setting.curves[setting.scaling]
     other = "strong" if setting.scaling == "weak" else "weak"
     step = setting.step
     return chart.lines(
@@ -170,11 +155,15 @@ def _efficiency_panel(setting: _Setting, reference: tuple[tuple[int, float, floa
         x=_ranks_axis(),
         y=chart.axis("", (0.0, 1.0), chart.even_ticks(1.0, 0.01)),
         curves=[
-            chart.series(other, "compute", [(s.n_ranks, s.efficiency) for s in setting.curves[other]]),
-            chart.series(setting.scaling, "compute", [(s.n_ranks, s.efficiency) for s in chosen], "strong"),
+            chart.series(other, "compute", [(n, kept) for n, _, kept, _, _ in setting.other]),
+            chart.series(
+                setting.scaling, "compute", [(n, kept) for n, _, kept, _, _ in setting.chosen], "strong"
+            ),
         ],
         bands=[
-            chart.band(_BAND, "compute", [(n, slow / n, fast / n) for n, slow, fast in setting.band()]),
+            chart.band(
+                _BAND, "compute", [(n, slow / n, fast / n) for n, _, _, slow, fast in setting.chosen]
+            ),
         ],
         limits=[
             chart.limit(
@@ -225,7 +214,7 @@ def _step_panel(setting: _Setting) -> dict[str, Any]:
 
 def _readouts(setting: _Setting) -> list[dict[str, Any]]:
     step = setting.step
-    slow, fast = setting.bracket(step)
+    slow, fast = setting.bracket
     best, worst = step.step_time_bracket_s
     return [
         chart.readout("speedup", words.ratio(step.speedup), f"{words.ratio(slow)} to {words.ratio(fast)}"),
@@ -316,16 +305,15 @@ def _limit(setting: _Setting) -> str:
 
 
 def _break_even(setting: _Setting) -> str:
-    steps = setting.curves[setting.scaling]
     if setting.break_even is None:
         return f"With {setting.scaling} scaling no number of ranks is faster than one."
     if setting.break_even > MOST_RANKS:
         return f"It takes {setting.break_even} ranks to be faster than one."
     opening = f"From {words.plural(setting.break_even, 'rank')} on it is faster than one rank"
-    best = max(steps, key=lambda step: step.speedup)
-    if best.n_ranks == MOST_RANKS:
+    best = max(setting.chosen, key=lambda point: point[1])[0]
+    if best == MOST_RANKS:
         return opening + "."
-    return f"{opening}; of the numbers drawn, {best.n_ranks} is the fastest, and more ranks are slower again."
+    return f"{opening}; of the numbers drawn, {best} is the fastest, and more ranks are slower again."
 
 
 def _source_step(**link: Any) -> dict[str, Any]:

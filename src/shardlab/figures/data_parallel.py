@@ -1,4 +1,4 @@
-"""The book's still pictures, drawn by the models and coloured by the palette."""
+"""Pictures of chapter 03: one step of data parallelism, and overlap bucket by bucket."""
 
 from __future__ import annotations
 
@@ -7,28 +7,10 @@ from typing import Any
 from matplotlib.figure import Figure as Canvas
 
 from shardlab.experiments import figure, style
+from shardlab.figures.common import labelled_bar
 from shardlab.models import overlap
 from shardlab.palette import color
 from shardlab.units import GB, MIB, MS, US
-
-
-def _bar(
-    axes: Any, row: float, start: float, end: float, role: str, label: str = "", height: float = 0.62
-) -> None:
-    dark_fill = role == "compute"
-    axes.barh(
-        row,
-        end - start,
-        left=start,
-        height=height,
-        color=color(role),
-        edgecolor=color("surface"),
-        linewidth=0.8,
-    )
-    if label:
-        # Fixed, not a role: the fill stays light enough for dark letters on the dark page too.
-        ink = color("surface") if dark_fill else "#1b1e22"
-        axes.text((start + end) / 2, row, label, ha="center", va="center", fontsize=9, color=ink)
 
 
 def data_parallel_step(n_ranks: int = 4) -> Any:
@@ -40,7 +22,7 @@ def data_parallel_step(n_ranks: int = 4) -> Any:
         axes = canvas.subplots()
         for rank in range(n_ranks):
             for start, end, role, label in phases:
-                _bar(axes, rank, start, end, role, label if end - start > 0.5 else "")
+                labelled_bar(axes, rank, start, end, role, label if end - start > 0.5 else "")
         axes.text(4.8, -0.62, "update", ha="center", va="center", fontsize=9, color=color("memory-text"))
         axes.set_yticks(range(n_ranks), [f"rank {rank}\nshare {rank + 1}" for rank in range(n_ranks)])
         axes.set_ylim(n_ranks - 0.4, -0.95)
@@ -70,11 +52,11 @@ def overlap_timeline(n_ranks: int = 8, bandwidth: float = 25 * GB, bucket_bytes:
         canvas = Canvas(figsize=(7.2, 2.9))
         axes = canvas.subplots()
         for row, step in ((0.0, whole), (2.4, parts)):
-            _bar(axes, row, 0, forward / MS, "compute", "forward")
-            _bar(axes, row, forward / MS, (forward + backward) / MS, "compute", "backward")
+            labelled_bar(axes, row, 0, forward / MS, "compute", "forward")
+            labelled_bar(axes, row, forward / MS, (forward + backward) / MS, "compute", "backward")
             for index, bucket in enumerate(step.buckets):
                 label = "all-reduce" if len(step.buckets) == 1 else str(index + 1)
-                _bar(axes, row + 0.75, bucket.start_s / MS, bucket.end_s / MS, "communication", label)
+                labelled_bar(axes, row + 0.75, bucket.start_s / MS, bucket.end_s / MS, "communication", label)
             end = step.step_time_s / MS
             axes.plot([end, end], [row - 0.4, row + 1.15], color=color("limit"), linewidth=1)
             axes.text(end + 1.5, row + 0.35, f"{end:.0f} ms", va="center", fontsize=9, color=color("text"))
