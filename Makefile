@@ -3,12 +3,14 @@ PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
 GRADE_PY := .venv-grade/bin/python
+EXTRAS_PY := .venv-extras/bin/python
 SETUP := $(PYTHON) tools/setup_venv.py
 # One thread a process: BLAS pools fight over two cores.
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help book html execute lab torch test lint test-models test-labs test-notebooks test-exercises test-site \
+.PHONY: help book html execute lab torch extras test lint test-models test-labs test-extras test-notebooks \
+        test-exercises test-site \
         release start grade feedback frontend lock bench clean
 
 help:  ## list the targets
@@ -28,6 +30,8 @@ lab: $(VENV)/.lab  ## open JupyterLab on the chapters
 
 torch: $(VENV)/.torch  ## add PyTorch, for the labs on real processes
 
+extras: .venv-extras/.extras  ## add DeepSpeed, Megatron-core and Ray, in a venv of their own
+
 test: lint test-models test-labs test-notebooks test-exercises test-site  ## pass every test
 
 lint: $(VENV)/.dev  ## ruff (notebooks too), mypy, locks in step
@@ -36,10 +40,13 @@ lint: $(VENV)/.dev  ## ruff (notebooks too), mypy, locks in step
 	$(PY) -m mypy
 
 test-models: $(VENV)/.dev $(VENV)/.torch frontend/node_modules/.ready  ## models, experiments, quizzes, command line
-	$(PY) -m pytest -q -n 2 --dist loadscope tests --ignore=tests/labs --ignore=tests/notebooks --ignore=tests/exercises --ignore=tests/site
+	$(PY) -m pytest -q -n 2 --dist loadscope tests --ignore=tests/labs --ignore=tests/extras --ignore=tests/notebooks --ignore=tests/exercises --ignore=tests/site
 
 test-labs: $(VENV)/.dev $(VENV)/.torch  ## real processes, one lab at a time
 	$(PY) -m pytest -q tests/labs
+
+test-extras: .venv-extras/.extras  ## labs on whole systems: DeepSpeed, Megatron-core, Ray, Slurm, Kubernetes
+	$(EXTRAS_PY) -m pytest -q tests/extras
 
 test-notebooks: $(VENV)/.dev $(VENV)/.torch  ## hygiene, then nbval on every notebook
 	$(PY) -m pytest -q tests/notebooks
@@ -83,6 +90,8 @@ $(VENV)/.dev: $(VENV)/.lab requirements/dev.txt
 	@$(SETUP) $(VENV) dev requirements/dev.txt
 $(VENV)/.torch: $(VENV)/.book requirements/torch.txt
 	@$(SETUP) $(VENV) torch requirements/torch.txt
+.venv-extras/.extras: requirements/extras.txt pyproject.toml
+	@$(SETUP) .venv-extras extras requirements/extras.txt
 .venv-grade/.grade: requirements/grade.txt pyproject.toml
 	@$(SETUP) .venv-grade grade requirements/grade.txt
 

@@ -23,21 +23,29 @@ COMPILE = [
 ]
 
 
+# Which build of torch is installed decides about these: torch itself brings what its build needs.
+BUILD_OF_TORCH = ("cuda-", "nvidia-", "triton")
+
+# (lock, what goes into it, the lock that bounds it)
+LOCKS = (
+    ("dev", ("--group", "dev", "--extra", "notebook"), None),
+    ("lab", ("--group", "lab", "--extra", "notebook"), "dev"),
+    ("book", ("--group", "book", "--extra", "notebook"), "dev"),
+    ("grade", ("--group", "grade", "--extra", "notebook"), None),
+    ("extras", ("--group", "extras", "--extra", "extras"), "torch"),
+)
+
+
 def main() -> None:
-    """Write requirements/{dev,lab,book,grade}.txt."""
+    """Write requirements/NAME.txt for each of LOCKS."""
     try:
-        for group, bound in (("dev", None), ("lab", "dev"), ("book", "dev"), ("grade", None)):
-            command = [
-                *COMPILE,
-                "pyproject.toml",
-                "--group",
-                group,
-                "--output-file",
-                f"requirements/{group}.txt",
-            ]
-            command += ["--extra", "notebook"]
+        for name, wanted, bound in LOCKS:
+            lock = f"requirements/{name}.txt"
+            command = [*COMPILE, "pyproject.toml", *wanted, "--output-file", lock]
             command += ["--constraint", f"requirements/{bound}.txt"] if bound else []
             subprocess.run([*command, *sys.argv[1:]], cwd=ROOT, check=True, timeout=600)
+            lines = (ROOT / lock).read_text().splitlines(keepends=True)
+            (ROOT / lock).write_text("".join([line for line in lines if not line.startswith(BUILD_OF_TORCH)]))
     except FileNotFoundError:
         raise SystemExit("uv is needed to resolve the locks: pip install uv") from None
 

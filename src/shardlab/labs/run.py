@@ -175,8 +175,8 @@ def require(package: str, extra: str, module: str | None = None) -> None:
     """
     if not machine.installed(module or package):
         raise LabError(
-            f"{package} is not installed, so no process was started. Install it with "
-            f"`pip install 'shardlab[{extra}]'`, or with `make {extra}` in the book's folder.",
+            f"{package} is not installed, so no process was started. Install it with `pip install 'shardlab[{extra}]'`; "
+            "in the book's folder, `make extras` does that in .venv-extras, and .venv-extras/bin/shardlab runs the lab.",
             cause="missing",
         )
 
