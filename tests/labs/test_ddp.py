@@ -11,10 +11,11 @@ import pytest
 
 from shardlab import labs
 from shardlab.labs.ddp import DdpRun, EqualityRow, ScalingRow
-from shardlab.labs.fit import Line, Link
+from shardlab.labs.fit import Line
 from shardlab.labs.lab import Lab, Source
 from shardlab.labs.run import LabError, Outcome
 from shardlab.models.collectives import ring_allreduce_time_s
+from shardlab.models.fit import LinkFit
 
 PARAMETERS = 2 * (1024 * 1024 + 1024)
 P = 4 * PARAMETERS
@@ -82,7 +83,7 @@ def test_predictions_come_from_one_rank_and_an_allreduce_alone(measured):
     assert [(row.batch, row.ranks) for row in measured.scaling] == [
         (b, n) for b in (64, 512) for n in (1, 2, 4)
     ]
-    assert len(measured.allreduce) == 5
+    assert [sample.n_ranks for sample in measured.link.samples] == [2] * 5
     for row in measured.scaling:
         assert row.step_s > 0
         assert row.speedup == measured.scaling_row(row.batch, 1).step_s / row.step_s
@@ -394,12 +395,14 @@ def test_a_measurement_that_fits_nothing_is_no_usage_error(monkeypatch):
     times = {64: 0.01, 512: 0.05}
     measured = {
         "steps": [{"batch": b, "ranks": n, "seconds": [s]} for b, s in times.items() for n in (1, 2)],
-        "allreduce": [{"ranks": 2, "n_bytes": n_bytes, "seconds": 0.001} for n_bytes in (2**16, 2**20)],
+        "allreduce": [
+            {"ranks": 2, "n_bytes": n_bytes, "seconds": 0.001} for n_bytes in (2**16, 2**20, 2**22)
+        ],
     }
     outcome = Outcome(results=[measured, None], elapsed_s=1.0, start="fork")
     monkeypatch.setattr(sys.modules["shardlab.labs.ddp"], "run", lambda *_, **__: outcome)
     with pytest.raises(
-        LabError, match="no prediction can be fitted: points must show a time that grows"
+        LabError, match="no prediction can be fitted: samples must show a time that grows"
     ) as caught:
         labs.ddp(ranks=2)
     assert caught.value.partial == measured
@@ -409,4 +412,4 @@ def test_types_of_rows(recorded):
     assert all(isinstance(row, EqualityRow) for row in recorded.equality)
     assert all(isinstance(row, ScalingRow) for row in recorded.scaling)
     assert isinstance(recorded.compute, Line)
-    assert isinstance(recorded.link, Link)
+    assert isinstance(recorded.link, LinkFit)

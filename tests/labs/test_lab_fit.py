@@ -1,11 +1,10 @@
-"""The two-parameter fits behind the predictions."""
+"""The line behind a prediction."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardlab.labs.fit import Line, fit_line, fit_ring_link
-from shardlab.models.collectives import ring_allreduce_time_s
+from shardlab.labs.fit import Line, fit_line
 
 times = st.floats(1e-6, 1e-1)
 
@@ -18,16 +17,6 @@ def test_a_line_is_found_again(fixed, slope, sizes):
     line = fit_line([(size, truth.at(size)) for size in sizes])
     for size in sizes:
         assert line.at(size) == pytest.approx(truth.at(size), rel=1e-6)
-
-
-@given(latency=st.floats(1e-6, 1e-3), bandwidth=st.floats(1e7, 1e11), ranks=st.integers(2, 64))
-def test_a_link_is_found_again(latency, bandwidth, ranks):
-    sizes = [2**12, 2**16, 2**20, 2**24, 2**30]
-    link = fit_ring_link(
-        [(size, ring_allreduce_time_s(size, ranks, bandwidth, latency)) for size in sizes], ranks
-    )
-    assert link.latency_s == pytest.approx(latency, rel=1e-6)
-    assert link.bandwidth == pytest.approx(bandwidth, rel=1e-6)
 
 
 def test_the_fit_weighs_relative_errors():
@@ -53,8 +42,3 @@ def test_neither_part_is_ever_negative(points, expected):
 def test_points_that_fix_no_line_are_refused(points):
     with pytest.raises(ValueError, match="points must hold at least two different sizes"):
         fit_line(points)
-
-
-def test_a_link_whose_time_does_not_grow_is_refused():
-    with pytest.raises(ValueError, match="points must show a time that grows with the size"):
-        fit_ring_link([(1, 1.0), (100, 1.0)], 2)

@@ -11,10 +11,74 @@ from __future__ import annotations
 
 from typing import Any
 
+from shardlab.labs.accumulation import accumulation
+from shardlab.labs.checkpoint import checkpoint
+from shardlab.labs.context_parallel import context_parallel
+from shardlab.labs.data_order import data_order
 from shardlab.labs.ddp import ddp
+from shardlab.labs.deepspeed_zero import deepspeed_zero
+from shardlab.labs.expert_parallel import expert_parallel
+from shardlab.labs.find_the_bug import find_the_bug
 from shardlab.labs.lab import Lab
+from shardlab.labs.local_sgd import local_sgd
+from shardlab.labs.megatron import megatron
+from shardlab.labs.mesh import mesh
+from shardlab.labs.pipeline import pipeline
+from shardlab.labs.ray_train import ray_train
+from shardlab.labs.restart import restart
+from shardlab.labs.ring import ring
 from shardlab.labs.run import LabError, LabInterrupted, Outcome, run
+from shardlab.labs.slow_network import slow_network
+from shardlab.labs.straggler import straggler
+from shardlab.labs.tensor_parallel import tensor_parallel
+from shardlab.labs.zero import zero
 
-LABS: tuple[Lab[Any, Any], ...] = (ddp,)
+LABS: tuple[Lab[Any, Any], ...] = (
+    ring,
+    ddp,
+    local_sgd,
+    accumulation,
+    data_order,
+    tensor_parallel,
+    megatron,
+    context_parallel,
+    expert_parallel,
+    mesh,
+    zero,
+    deepspeed_zero,
+    slow_network,
+    ray_train,
+    checkpoint,
+    find_the_bug,
+    pipeline,
+    straggler,
+    restart,
+)
 
-__all__ = ["LABS", "Lab", "LabError", "LabInterrupted", "Outcome", "ddp", "run"]
+__all__ = [
+    "LABS",
+    "Lab",
+    "LabError",
+    "LabInterrupted",
+    "Outcome",
+    "accumulation",
+    "checkpoint",
+    "context_parallel",
+    "data_order",
+    "ddp",
+    "deepspeed_zero",
+    "expert_parallel",
+    "find_the_bug",
+    "local_sgd",
+    "megatron",
+    "mesh",
+    "pipeline",
+    "ray_train",
+    "restart",
+    "ring",
+    "run",
+    "slow_network",
+    "straggler",
+    "tensor_parallel",
+    "zero",
+]

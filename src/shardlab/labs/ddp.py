@@ -14,12 +14,14 @@ from typing import Any, ClassVar
 
 from shardlab.checks import count, positive
 from shardlab.labs import machine
-from shardlab.labs.fit import Line, Link, fit_line, fit_ring_link
+from shardlab.labs.fit import Line, fit_line
 from shardlab.labs.lab import lab
 from shardlab.labs.result import LabRun, cores_words, only, ranks_words, teams
 from shardlab.labs.run import MOST_RANKS, LabError, run
+from shardlab.labs.sent import WIRE_TOLERANCE
 from shardlab.labs.table import Table
-from shardlab.models.collectives import ring_allreduce_sent_bytes, ring_allreduce_time_s
+from shardlab.models.collectives import ring_allreduce_sent_bytes
+from shardlab.models.fit import LinkFit, fit_link, sample
 from shardlab.units import format_bandwidth, format_bytes, format_time
 
 WORKER = "shardlab.labs.ddp_worker:worker"
@@ -27,8 +29,6 @@ FP32_BYTES = 4
 
 # fp32 keeps 7 digits; a few steps of differently ordered sums stay far below this.
 SAME = 1e-5
-# The model's 8.4 MB of gradients dwarf gloo's message headers; below 16 kB they would not.
-WIRE_TOLERANCE = 0.01
 
 
 @dataclass(frozen=True)
@@ -117,9 +117,8 @@ class DdpRun(LabRun):
         buckets: bytes of each of DDP's buckets.
         equality, wire, scaling: the measurements, row by row.
         accumulation_gap: largest parameter difference between accumulating with and without ``no_sync``, over all N.
-        allreduce: (bytes, seconds) of an all-reduce alone on two ranks.
         compute: fitted on one rank: seconds of a step against samples.
-        link: fitted on ``allreduce``; None for one rank.
+        link: fitted on an all-reduce alone on two ranks, whose times are its ``samples``; None for one rank.
     """
 
     lab: ClassVar[str] = "ddp"
@@ -130,9 +129,8 @@ class DdpRun(LabRun):
     equality: tuple[EqualityRow, ...]
     wire: tuple[WireRow, ...]
     accumulation_gap: float
-    allreduce: tuple[tuple[int, float], ...]
     compute: Line
-    link: Link | None
+    link: LinkFit | None
     scaling: tuple[ScalingRow, ...]
 
     # ---- reading it ----
@@ -429,9 +427,11 @@ def _evaluate(measured: dict[str, Any], settings: dict[str, Any], elapsed_s: flo
         (cell["batch"], cell["ranks"]): statistics.median(cell["seconds"]) for cell in measured["steps"]
     }
     compute = fit_line([(batch, seconds) for (batch, ranks), seconds in medians.items() if ranks == 1])
-    points = [(point["n_bytes"], point["seconds"]) for point in measured.get("allreduce", [])]
+    samples = [
+        sample(point["n_bytes"], point["seconds"], point["ranks"]) for point in measured.get("allreduce", [])
+    ]
     try:
-        link = fit_ring_link(points, teams(settings["ranks"])[1]) if points else None
+        link = fit_link(samples) if samples else None
     except ValueError as error:
         # Not the caller's mistake: the machine was too busy.
         raise LabError(
@@ -467,18 +467,17 @@ def _evaluate(measured: dict[str, Any], settings: dict[str, Any], elapsed_s: flo
         equality=tuple([EqualityRow(**row) for row in measured["equality"]]),
         wire=tuple([_wire_row(cell, FP32_BYTES * measured["parameters"]) for cell in measured["wire"]]),
         accumulation_gap=max(cell["gap_to_every"] for cell in measured["wire"] if "gap_to_every" in cell),
-        allreduce=tuple(points),
         compute=compute,
         link=link,
         scaling=tuple(scaling),
     )
 
 
-def _ring_s(buckets: Sequence[int], ranks: int, link: Link | None) -> float:
+def _ring_s(buckets: Sequence[int], ranks: int, link: LinkFit | None) -> float:
     """One all-reduce per bucket, one after the other."""
     if ranks == 1 or link is None:
         return 0.0
-    return sum(ring_allreduce_time_s(size, ranks, link.bandwidth, link.latency_s) for size in buckets)
+    return sum(link.time_s(size, ranks) for size in buckets)
 
 
 def _core_share(backend: str, ranks: int, threads: int, cores: int) -> float:

@@ -1,4 +1,4 @@
-"""Two-parameter fits: what a step costs on one rank, what a link costs per message and per byte."""
+"""The line behind a prediction: what a step costs on one rank. Links are fitted by :mod:`shardlab.models.fit`."""
 
 from __future__ import annotations
 
@@ -16,14 +16,6 @@ class Line:
     def at(self, units: float) -> float:
         """Seconds for ``units``."""
         return self.fixed_s + self.per_unit_s * units
-
-
-@dataclass(frozen=True)
-class Link:
-    """The alpha-beta model of a link: ``latency_s`` per hop, ``bandwidth`` in bytes/s per rank and direction."""
-
-    latency_s: float
-    bandwidth: float
 
 
 def fit_line(points: Sequence[tuple[float, float]]) -> Line:
@@ -59,16 +51,3 @@ def _through_origin(points: Sequence[tuple[float, float]]) -> float:
     return sum(units / seconds for units, seconds in points) / sum(
         (units / seconds) ** 2 for units, seconds in points
     )
-
-
-def fit_ring_link(points: Sequence[tuple[float, float]], n_ranks: int) -> Link:
-    """Latency and bandwidth from ``(bytes, seconds)`` of ring all-reduces on ``n_ranks`` ranks (2 or more).
-
-    Inverts ``T = 2 (N-1)/N * n_bytes/bandwidth + 2 (N-1) * latency``, as in
-    :func:`shardlab.models.collectives.ring_allreduce_time_s`.
-    """
-    line = fit_line(points)
-    hops = 2 * (n_ranks - 1)
-    if line.per_unit_s == 0:
-        raise ValueError(f"points must show a time that grows with the size, not {points!r}")
-    return Link(latency_s=line.fixed_s / hops, bandwidth=hops / n_ranks / line.per_unit_s)

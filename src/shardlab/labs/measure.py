@@ -18,6 +18,10 @@ from torch import Tensor
 from shardlab.labs import wire
 from shardlab.labs.rank import Context
 
+# torch 2.13's names for what older versions call ..._tensor.
+all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+reduce_scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
 
 @dataclass(frozen=True)
 class Stage:
@@ -110,8 +114,33 @@ def median_time_s(
     return statistics.median(times[warm_up:])
 
 
+def worst(gaps: Iterable[float]) -> float:
+    """The largest gap; NaN if any is NaN, which max() may drop: a comparison with one must fail."""
+    return max(gaps, key=lambda gap: (gap != gap, gap))
+
+
 def largest_gap(ones: Iterable[Tensor], others: Iterable[Tensor]) -> float:
     """The largest absolute difference between two lists of tensors of the same shapes; NaN if any differs by NaN."""
-    gaps = [(a.detach() - b.detach()).abs().max().item() for a, b in zip(ones, others, strict=True)]
-    # max() may drop a NaN; a comparison with one must fail.
-    return float("nan") if any(gap != gap for gap in gaps) else float(max(gaps))
+    return worst(
+        [float((a.detach() - b.detach()).abs().max().item()) for a, b in zip(ones, others, strict=True)]
+    )
+
+
+def relative_gap(ones: Iterable[Tensor], others: Iterable[Tensor]) -> float:
+    """:func:`largest_gap` as a fraction of the largest entry of ``others``.
+
+    One scale serves all tensors: one that should be zero, such as a key bias' gradient, has none of its own.
+    """
+    expected = list(others)
+    scale = max([float(tensor.detach().abs().max()) for tensor in expected])
+    return largest_gap(ones, expected) / scale
+
+
+def worst_of_ranks(ctx: Context, gaps: dict[str, float]) -> dict[str, float]:
+    """The largest of each gap over all ranks; NaN if any rank has one."""
+    return worst_of_rows(ctx.gather(gaps))
+
+
+def worst_of_rows(rows: Sequence[dict[str, float]]) -> dict[str, float]:
+    """The largest of each gap over the rows; NaN if any has one."""
+    return {name: worst([row[name] for row in rows]) for name in rows[0]}
