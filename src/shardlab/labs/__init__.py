@@ -33,26 +33,27 @@ from shardlab.labs.straggler import straggler
 from shardlab.labs.tensor_parallel import tensor_parallel
 from shardlab.labs.zero import zero
 
+# In the order of the book; then those that need more than torch.
 LABS: tuple[Lab[Any, Any], ...] = (
     ring,
     ddp,
-    local_sgd,
     accumulation,
     data_order,
+    local_sgd,
+    zero,
     tensor_parallel,
-    megatron,
+    pipeline,
     context_parallel,
     expert_parallel,
     mesh,
-    zero,
-    deepspeed_zero,
-    slow_network,
-    ray_train,
-    checkpoint,
-    find_the_bug,
-    pipeline,
     straggler,
+    checkpoint,
     restart,
+    find_the_bug,
+    slow_network,
+    deepspeed_zero,
+    megatron,
+    ray_train,
 )
 
 __all__ = [
