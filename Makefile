@@ -32,7 +32,7 @@ torch: $(VENV)/.torch  ## add PyTorch, for the labs on real processes
 
 extras: .venv-extras/.extras  ## add DeepSpeed, Megatron-core and Ray, in a venv of their own
 
-test: lint test-models test-labs test-notebooks test-exercises test-site  ## pass every test
+test: lint test-models test-labs test-extras test-notebooks test-exercises test-site  ## pass every test
 
 lint: $(VENV)/.dev  ## ruff (notebooks too), mypy, locks in step
 	$(PY) -m ruff check .

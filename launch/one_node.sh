@@ -1,0 +1,12 @@
+#!/usr/bin/env bash
+# One node, restarted by torchrun when a rank fails:
+#   launch/one_node.sh -m shardlab lab ddp --ranks 4
+#   launch/one_node.sh launch/train.py --folder run
+# RANKS: ranks to start (4). RESTARTS: how often (0). LIMIT_S: seconds until all of it is ended (3600).
+set -euo pipefail
+
+# Else agent and ranks share one store, and a restart can meet the old one's port.
+export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
+
+exec timeout --kill-after=30 "${LIMIT_S:-3600}" \
+  torchrun --standalone --nproc-per-node "${RANKS:-4}" --max-restarts "${RESTARTS:-0}" "$@"
