@@ -161,9 +161,7 @@ def _efficiency_panel(setting: _Setting, reference: tuple[tuple[int, float, floa
             ),
         ],
         bands=[
-            chart.band(
-                _BAND, "compute", [(n, slow / n, fast / n) for n, _, _, slow, fast in setting.chosen]
-            ),
+            chart.band(_BAND, "compute", [(n, slow / n, fast / n) for n, _, _, slow, fast in setting.chosen]),
         ],
         limits=[
             chart.limit(
