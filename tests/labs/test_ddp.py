@@ -321,6 +321,17 @@ def test_the_source_shown_is_the_code_that_runs():
         labs.ddp.source("nonsense")
 
 
+def test_every_recorded_run_shows_itself_and_is_sound():
+    for lab in labs.LABS:
+        run = lab.load_recording()
+        assert run.recorded
+        assert run.failed_checks() == []
+        assert repr(run) == str(run)
+        assert run.provenance() in str(run)
+        assert all(run.explanation())
+        assert type(run).from_json(run.to_json()) == dataclasses.replace(run, recorded=True)
+
+
 def test_every_lab_has_what_the_list_shows():
     assert labs.ddp in labs.LABS
     for lab in labs.LABS:

@@ -71,6 +71,10 @@ class LabRun(ABC):
 
     __repr__ = __str__
 
+    def __init_subclass__(cls) -> None:
+        # @dataclass writes a repr of its own into a class that has none: a wall of numbers where a table should be.
+        cls.__repr__ = LabRun.__str__  # type: ignore[assignment]
+
     def _repr_html_(self) -> str:
         return self.table()._repr_html_() + "".join(
             [f"<p>{html.escape(words)}</p>" for words in self.explanation()]
