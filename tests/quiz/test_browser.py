@@ -42,6 +42,7 @@ def site(serve, tmp_path_factory):
         (folder / file.name).write_bytes(file.read_bytes())
     both = html("q3") + html("q4")
     pages = {
+        "all": document("".join([html(name) for name in registry.names()])),
         "light": document(both),
         "dark": document(both, theme="dark"),
         "chinese": document(html("q3"), lang="zh_CN"),
@@ -189,7 +190,7 @@ def number_reader(chromium, site):
 
 def test_every_key_is_right_and_every_typical_slip_is_named_as_itself(chromium, site):
     page = chromium.new_context().new_page()
-    page.goto(f"{site}/light.html")
+    page.goto(f"{site}/all.html")
     wrong = page.evaluate(
         """() => {
           const found = [];

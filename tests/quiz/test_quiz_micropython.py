@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).resolve().parents[2] / "src" / "shardlab"
-SEEDS = (3, 4, 0, 7, 12345)
+SEEDS = (3, 0, 12345)
 
 DUMP = """
-from shardlab.quiz.banks import q3, q4
-for bank in (q3, q4):
+from shardlab.quiz.banks import q1, q2, q3, q4, q5, q6, q7
+for bank in (q1, q2, q3, q4, q5, q6, q7):
     for seed in SEEDS:
         for variant in bank.build(seed).variants:
             for part in variant.parts:

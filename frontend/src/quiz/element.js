@@ -17,6 +17,12 @@ function dataOf(element) {
   }
 }
 
+// The name of a mistake in one of a question's lists.
+function nameOf(part, misconception) {
+  const found = [part.mistakes, part.options, part.traps].flatMap((list) => list ?? []).find((each) => each.misconception === misconception);
+  return found && plain(found.name);
+}
+
 export class BookQuiz extends HTMLElement {
   connectedCallback() {
     if (this.quiz) this.show();
@@ -98,6 +104,7 @@ export class BookQuiz extends HTMLElement {
       html("div", { class: "static" }, html("slot")));
     this.showKept();
     this.showVariant();
+    if (Object.keys(this.store.current()).length) this.keepSummary(); // The questions may have changed since.
   }
 
   footer() {
@@ -149,7 +156,10 @@ export class BookQuiz extends HTMLElement {
         const key = `${variant.id}/${part.id}`;
         return partNode(part, {
           words: this.words, store: this.store, key, id: `${this.ids}-${variant.id}-${part.id}`, position: index + 1,
-          changed: () => this.showProgress(),
+          changed: () => {
+            this.showProgress();
+            this.keepSummary();
+          },
         });
       }));
     this.select.selectedIndex = this.index;
@@ -181,6 +191,20 @@ export class BookQuiz extends HTMLElement {
     });
     const variant = this.quiz.variants[this.index];
     this.progress.textContent = say("progress", { right: this.done(variant), count: variant.parts.length });
+  }
+
+  // What the review page shows of this quiz: counts, and the names of the mistakes that stand.
+  keepSummary() {
+    const again = new Set();
+    const variants = this.quiz.variants.map((variant) => {
+      for (const part of variant.parts) {
+        const record = this.store.get(`${variant.id}/${part.id}`);
+        if (record?.right === false && record.misconception) again.add(nameOf(part, record.misconception));
+      }
+      return { title: plain(variant.title), right: this.done(variant), count: variant.parts.length };
+    });
+    again.delete(undefined);
+    this.store.summary = { language: this.quiz.language, variants, again: [...again] };
   }
 
   clear() {

@@ -1,11 +1,13 @@
-// The quiz: a custom element for the page, and the default export that anywidget calls in a notebook.
+// The quiz and the reader's progress: custom elements for the page, and the default export that anywidget calls in a notebook.
 
 import { BookQuiz } from "./element.js";
+import { BookQuizProgress } from "./progress.js";
 
 export { grade, parseNumber } from "./grade.js";
 
 // A notebook evaluates this once per kernel: the first definition stays.
 if (!customElements.get("book-quiz")) customElements.define("book-quiz", BookQuiz);
+if (!customElements.get("book-quiz-progress")) customElements.define("book-quiz-progress", BookQuizProgress);
 
 // JupyterLab takes keys for its shortcuts ("dd" deletes the cell) unless the element says otherwise: it can't see the
 // fields inside. Only Ctrl+S is for the notebook.

@@ -15,6 +15,44 @@ function localStorageOrNothing() {
   }
 }
 
+// What a browser holds under a quiz's name; nothing where there is nothing, or nothing readable.
+function parsed(text) {
+  try {
+    const found = JSON.parse(text ?? "{}");
+    return { variant: found.variant ?? null, answers: found.answers ?? {}, summary: found.summary ?? null };
+  } catch {
+    return null;
+  }
+}
+
+/** Whether this browser keeps anything from one page to the next. */
+export const keeps = () => localStorageOrNothing() !== null;
+
+/** How far the reader is in a quiz, as it was left: see `Store.summary`. */
+export function summaryOf(quiz) {
+  const storage = localStorageOrNothing();
+  return parsed(storage ? storage.getItem(PREFIX + quiz) : memory.get(PREFIX + quiz))?.summary ?? null;
+}
+
+/** Forgets all answers of a quiz. */
+export function forget(quiz) {
+  memory.delete(PREFIX + quiz);
+  localStorageOrNothing()?.removeItem(PREFIX + quiz);
+}
+
+/** Calls back when another tab has changed answers, or the page is shown again. Returns a function that stops it. */
+export function onChange(changed) {
+  const onStorage = ({ key }) => {
+    if (key === null || key.startsWith(PREFIX)) changed();
+  };
+  window.addEventListener("storage", onStorage);
+  window.addEventListener("pageshow", changed); // "Back" brings a page as it was, without what happened since.
+  return () => {
+    window.removeEventListener("storage", onStorage);
+    window.removeEventListener("pageshow", changed);
+  };
+}
+
 /** Answers of one quiz. A record belongs to a question and a version of it, so that a question that was changed
  * starts anew and its old answer stays where it is. */
 export class Store {
@@ -24,7 +62,7 @@ export class Store {
     this.versions = new Map(quiz.variants.flatMap((variant) => variant.parts.map((part) => [`${variant.id}/${part.id}`, part.version])));
     this.storage = localStorageOrNothing();
     this.model = model;
-    this.state = { variant: null, answers: {} };
+    this.state = { variant: null, answers: {}, summary: null };
     this.read();
     if (model) {
       for (const [key, record] of Object.entries(model.get("answers") ?? {})) this.state.answers[this.entry(key)] = record;
@@ -41,13 +79,8 @@ export class Store {
   }
 
   read() {
-    try {
-      const text = this.storage ? this.storage.getItem(this.name) : memory.get(this.name);
-      const found = JSON.parse(text ?? "{}");
-      this.state = { variant: found.variant ?? null, answers: found.answers ?? {} };
-    } catch {
-      // What can't be read can't be shown; the next answer replaces it.
-    }
+    // What can't be read can't be shown; the next answer replaces it.
+    this.state = parsed(this.storage ? this.storage.getItem(this.name) : memory.get(this.name)) ?? this.state;
   }
 
   get(key) {
@@ -75,6 +108,12 @@ export class Store {
     this.write();
   }
 
+  /** For the review page, which has no questions: `{ language, variants: [{ title, right, count }], again: [names] }`. */
+  set summary(value) {
+    this.state.summary = value;
+    this.write();
+  }
+
   write() {
     const text = JSON.stringify(this.state);
     memory.set(this.name, text);
@@ -87,7 +126,7 @@ export class Store {
   }
 
   clear() {
-    this.state = { variant: this.state.variant, answers: {} };
+    this.state = { variant: this.state.variant, answers: {}, summary: null };
     this.write();
     this.send();
   }

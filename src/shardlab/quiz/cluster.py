@@ -1,4 +1,4 @@
-"""What the question banks share: a small cluster, its prices by the models, and the numbers of typical slips."""
+"""A small cluster of data-parallel ranks, its prices by the models, and what typical slips give for them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 from shardlab.models.collectives import ring_allreduce_sent_bytes, ring_allreduce_time_s
 from shardlab.models.scaling import DataParallelStep, data_parallel
 from shardlab.quiz.model import Given, decimal
+from shardlab.quiz.parts import ms
 from shardlab.units import format_bandwidth, format_bytes, format_time
 
 # DDP hides communication under the backward pass, about two thirds of the compute.
@@ -86,27 +87,6 @@ def given(
     rows.append(Given(symbol="B", meaning="bandwidth of one rank, each way", value=link))
     rows.append(Given(symbol="α", meaning="latency of one hop", value=format_time(cluster.latency_s)))
     return tuple(rows)
-
-
-def apart(values: list[float], ratio: float = 1.05) -> bool:
-    """Whether no two of the values are closer than a factor of ``ratio``: then their order is no matter of rounding."""
-    ordered = sorted(values)
-    return all(ordered[index + 1] > ratio * ordered[index] for index in range(len(ordered) - 1))
-
-
-def ms(seconds: float) -> str:
-    """Milliseconds with one decimal, as in the chapter's tables: ``175.1 ms``."""
-    return f"{seconds * 1e3:.1f} ms"
-
-
-def times(ratio: float, digits: int = 3) -> str:
-    """A ratio: ``2.91×``."""
-    return decimal(ratio, digits) + "×"
-
-
-def percent(share: float) -> str:
-    """A share with one decimal: ``36.3 %``."""
-    return f"{share * 100:.1f} %"
 
 
 def gigabytes_per_s(bandwidth: float) -> str:

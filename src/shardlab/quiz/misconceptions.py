@@ -1,4 +1,4 @@
-"""Mistakes that readers make about data parallelism, each with a name: feedback and progress reports use them."""
+"""Mistakes that readers make about splitting a training run, each with a name: feedback and progress reports use them."""
 
 from __future__ import annotations
 
@@ -202,4 +202,451 @@ MISCONCEPTIONS: dict[str, tuple[str, str]] = {
         "Accumulation taken to store every gradient",
         "Each micro-batch adds to the same gradient buffer. Activations of one micro-batch live at a time.",
     ),
+    # what the ring's phases do
+    "both-phases": (
+        "Both phases counted",
+        "The question asks for one phase. A reduce-scatter sends (*N*−1)/*N*·*P*, and the all-gather as much again.",
+    ),
+    "own-chunk": (
+        "*N* chunks in place of *N*−1",
+        "A rank never has to send the chunk that ends with it: *N*−1 rounds of one chunk each.",
+    ),
+    "one-round": (
+        "One round taken for all",
+        "A chunk of *P*/*N* is what a rank sends in one round. A phase has *N*−1 of them.",
+    ),
+    "chunks-and-rounds": (
+        "Chunks and rounds mixed up",
+        "There are *N* chunks, one for each rank to finish, and *N*−1 rounds in each of two phases.",
+    ),
+    "gather-forgotten": (
+        "The all-gather left out",
+        "That is so after the all-gather. The reduce-scatter leaves each rank with one finished chunk.",
+    ),
+    "no-sum": (
+        "Chunks collected, not added up",
+        "A rank adds its own part to each chunk that passes. Nobody ever keeps the gradients of all ranks.",
+    ),
+    "ring-has-root": (
+        "A root in the ring",
+        "All ranks of a ring do the same. None of them gathers everything.",
+    ),
+    "neighbour-only": (
+        "One neighbour taken for few bytes",
+        "A rank has one neighbour, but sends to it in 2(*N*−1) rounds. What keeps the volume is that a chunk shrinks to *P*/*N*.",
+    ),
+    "sum-shrinks": (
+        "A sum taken for compression",
+        "The sum of gradients has as many elements as each of them.",
+    ),
+    "ceiling-as-floor": (
+        "A ceiling read as a lower bound",
+        "2*P* is what the volume approaches from below as *N* grows. A ring of few ranks sends less.",
+    ),
+    "rank-for-cluster": (
+        "One rank taken for the cluster",
+        "The bytes of one rank hardly change. All links together carry *N* times as many.",
+    ),
+    "tree-as-chain": (
+        "A tree with as many rounds as a ring",
+        "A tree halves the ranks that still wait in every round: lg *N* rounds up and lg *N* down.",
+    ),
+    "tree-in-chunks": (
+        "A tree taken to cut the buffer",
+        "Whole gradients pass every link of this tree. Only the ring works on chunks of *P*/*N*.",
+    ),
+    "headers-blamed": (
+        "Headers blamed for a factor of two",
+        "Headers add per cents at most to large buffers.",
+    ),
+    "double-counting": ("Bytes counted twice", "Bytes that are sent count once, where they are sent."),
+    "name-for-wire": (
+        "The name of a call taken for what it sends",
+        "Two halves of an all-reduce should send as much as one. Add up what was counted.",
+    ),
+    # what each kind of parallelism splits
+    "batch-for-model": (
+        "The batch taken for the model",
+        "Data parallelism splits the batch. Every rank works on its own samples with the whole model.",
+    ),
+    "layers-for-matrices": (
+        "Layers taken for matrices",
+        "A pipeline stage holds whole layers. It does not make a single layer smaller.",
+    ),
+    "gathers-whole-layer": (
+        "ZeRO-3 taken for tensor parallelism",
+        "ZeRO-3 keeps a shard, but gathers all weights of a layer before it computes: the whole layer has to fit at that moment.",
+    ),
+    "gather-is-no-copy": (
+        "Gathered for a moment taken for kept",
+        "ZeRO-3 gathers one layer at a time and frees it again. What a rank keeps is its shard.",
+    ),
+    "model-replicated": (
+        "A split model taken for a copied one",
+        "Tensor and pipeline parallelism split the model: each rank keeps a part of the weights.",
+    ),
+    "every-split-pays-bytes": (
+        "Every split taken to pay with bytes",
+        "What is paid differs: bytes in every layer (tensor), idle time (pipeline), nothing beyond data parallelism (ZeRO-1, ZeRO-2).",
+    ),
+    "fast-link-is-free": (
+        "A fast link taken for a free one",
+        "All-reduces inside the layers take time on any link, and the next matrix product waits for them.",
+    ),
+    "idle-for-all-reduce": (
+        "Communication taken for a pipeline's idle time",
+        "Data-parallel ranks wait for one all-reduce of gradients. Idle slots for lack of work are the pipeline's price.",
+    ),
+    "boundary-is-dear": (
+        "Stage boundaries taken for dear",
+        "A boundary passes one activation per micro-batch and direction, less than anything else sends.",
+    ),
+    "slices-send-less": (
+        "Smaller slices taken for less traffic",
+        "Each all-reduce is over the whole activation, however thin the slices of the weights are.",
+    ),
+    "finest-split-anywhere": (
+        "Tensor parallelism across slow links",
+        "Its all-reduces stand in every layer and can't be hidden: they belong on the fastest links.",
+    ),
+    "volume-for-urgency": (
+        "Much traffic taken for urgent traffic",
+        "The gradients' exchange can hide under the backward pass. The all-reduces inside a layer can't: the next operation needs them.",
+    ),
+    "forward-only": ("The forward pass alone", "The backward pass has its share too."),
+    "one-all-reduce": (
+        "One all-reduce of four",
+        "There are two in the forward pass and two in the backward pass.",
+    ),
+    "one-layer": (
+        "One layer taken for all",
+        "This is one layer. Every layer of the model has to send as much.",
+    ),
+    "one-way": ("One direction only", "Activations go on, and their gradients come back."),
+    "one-micro-batch": (
+        "One micro-batch taken for all",
+        "Every micro-batch of the step crosses the boundary.",
+    ),
+    "inside-the-stage": (
+        "Traffic inside a stage",
+        "Layers of one stage are on one rank. Only what leaves the stage is sent.",
+    ),
+    "axis-forgotten": ("An axis left out", "The axes of a mesh multiply: every one of them divides."),
+    "axes-add-up": ("Axes added up", "The sizes of the axes multiply to the world size."),
+    # model states and ZeRO
+    "nothing-sharded": ("Nothing sharded", "This is what plain data parallelism keeps on every rank."),
+    "other-stage": (
+        "Another ZeRO stage",
+        "This is a number of another stage: look again at what this one shards.",
+    ),
+    "all-sharded": (
+        "Everything divided by *N*",
+        "Only ZeRO-3 (and a split of the model itself) divides all model states by *N*.",
+    ),
+    "limit-at-finite-n": (
+        "The limit taken at a finite *N*",
+        "Four and eight times are what ZeRO-1 and ZeRO-2 tend to for ever more ranks. The sharded part is still there, divided by *N*.",
+    ),
+    "weights-only": (
+        "Weights only",
+        "Training keeps gradients, fp32 master weights and moments too: most of the bytes are not the 16-bit weights.",
+    ),
+    "does-not-fit": ("It does not fit", "More than what is left beside the activations."),
+    "sharded-too-far": ("Sharded further than needed", "A lower stage fits, too."),
+    "stage3-is-free": (
+        "ZeRO-3 taken for free",
+        "It gathers the weights for the forward and for the backward pass: 3 passes in place of 2.",
+    ),
+    "shards-cost-n-fold": (
+        "Traffic taken to grow with the number of shards",
+        "A gather sends (*N*−1)/*N* of the weights per rank, whatever *N* is.",
+    ),
+    "one-gather": (
+        "One all-gather of two",
+        "The weights are gathered for the forward pass, freed, and gathered again for the backward pass.",
+    ),
+    "stage2-shards-weights": (
+        "ZeRO-2 taken to shard the weights",
+        "The 16-bit weights stay whole on every rank until stage 3.",
+    ),
+    "activations-sharded": (
+        "Activations taken for model states",
+        "ZeRO shards parameters, gradients and optimizer state. Activations and buffers come on top.",
+    ),
+    "zero-splits-batch": (
+        "The batch split once more",
+        "The batch is split as in data parallelism. ZeRO splits what data parallelism copies.",
+    ),
+    "sharding-costs-bytes": (
+        "Every shard taken to cost bytes",
+        "A reduce-scatter of gradients and an all-gather of weights send as much as one all-reduce: ZeRO-1 and ZeRO-2 cost no bytes.",
+    ),
+    "accumulation-for-all-stages": (
+        "Accumulation taken to help every stage",
+        "ZeRO-2 reduce-scatters in every micro-batch, and ZeRO-3 gathers as well. Only plain data parallelism and ZeRO-1 can wait.",
+    ),
+    "gather-every-time": (
+        "An all-gather in every micro-batch",
+        "ZeRO-2 keeps the weights whole: one all-gather per step, after the update.",
+    ),
+    "large-model-small-stage": (
+        "Large models taken for a reason against ZeRO-3",
+        "A model that does not fit otherwise is what ZeRO-3 is for.",
+    ),
+    "memory-is-all": (
+        "Memory taken for the only price",
+        "Memory that nobody needs buys nothing; the gathers take time.",
+    ),
+    "smaller-shards-send-less": (
+        "Smaller shards taken for less traffic",
+        "A rank sends 3(*N*−1)/*N*·Ψ elements: it grows a little with *N*.",
+    ),
+    "smaller-micro-batches": (
+        "Smaller micro-batches taken to send less",
+        "ZeRO-2 and ZeRO-3 send as much for a small micro-batch as for a large one.",
+    ),
+    "other-recipe": (
+        "Bytes of another recipe",
+        "This takes 2 + 2 + 12 bytes per parameter. Add up what this library keeps.",
+    ),
+    # pipelines
+    "ideal-for-total": (
+        "Idle over ideal in place of idle over total",
+        "(*p*−1)/*m* is idle time in units of the work. Over the total time it is (*p*−1)/(*m*+*p*−1).",
+    ),
+    "total-for-ideal": (
+        "Idle over total in place of idle over ideal",
+        "(*p*−1)/(*m*+*p*−1) is the share of the total time. Over the ideal time it is (*p*−1)/*m*.",
+    ),
+    "ratio-unnamed": (
+        "Two ratios compared as one",
+        "Both are called bubble. A number says nothing until its denominator is named.",
+    ),
+    "stages-for-gaps": (
+        "*p* in place of *p*−1",
+        "A pipeline of *p* stages has *p*−1 idle slots: with one stage there is no bubble.",
+    ),
+    "turns-for-bubble": (
+        "Stages taken to work one at a time",
+        "With several micro-batches all stages work at once, except while the pipeline fills and empties.",
+    ),
+    "no-bubble": (
+        "The bubble left out",
+        "This is the working time alone. The pipeline also fills and empties.",
+    ),
+    "1f1b-for-bubble": (
+        "1F1B taken to lower the bubble",
+        "1F1B idles exactly as long as GPipe. What it lowers is the number of micro-batches in memory.",
+    ),
+    "idle-for-transfer": (
+        "Waiting for work taken for waiting for data",
+        "The bubble is there with free transfers, too: stages have nothing to do while the pipeline fills and empties.",
+    ),
+    "memory-for-bubble": (
+        "A remedy for memory, not for idle time",
+        "Recomputation makes passes longer, idle and working time alike.",
+    ),
+    "tie-is-too-much": ("One more than needed", "The bound may be met exactly."),
+    "rule-of-four": (
+        "The rule of four micro-batches per stage",
+        "With *m* = 4*p* the idle share of the total time is still between 15 % and 20 %.",
+    ),
+    "fewer-micro-batches": (
+        "The number of micro-batches taken not to matter",
+        "Filling and emptying take (*p*−1) slots however many micro-batches there are: more of them dilute it.",
+    ),
+    "all-in-flight": (
+        "GPipe's memory in place of 1F1B's",
+        "Under GPipe all *m* micro-batches are in flight. 1F1B starts backward passes as soon as it can and holds at most *p*.",
+    ),
+    "1f1b-memory-for-gpipe": (
+        "1F1B's memory in place of GPipe's",
+        "GPipe runs all forward passes first, so all micro-batches are in flight.",
+    ),
+    "one-in-flight": (
+        "One micro-batch in memory",
+        "While the first micro-batch passes the other stages and comes back, the first stage starts more of them.",
+    ),
+    "interleaving-ignored": (
+        "Interleaving left out",
+        "With *v* chunks per rank the pipeline fills and empties *v* times as fast.",
+    ),
+    "total-divided": (
+        "The share divided in place of the time",
+        "Interleaving divides the idle time by *v*. The share of the total time falls by less.",
+    ),
+    "chunks-as-stages": (
+        "Chunks counted as stages",
+        "Chunks share the *p* ranks. The idle slots stay *p*−1, and each is shorter.",
+    ),
+    "chunks-repeat-work": (
+        "Chunks taken for copies",
+        "The same layers are cut into smaller pieces. Nothing is computed or kept twice.",
+    ),
+    "interleaving-is-free": (
+        "Interleaving taken for free",
+        "Every micro-batch crosses *v* times as many boundaries.",
+    ),
+    "alternation-costs": (
+        "Alternating passes taken to cost time",
+        "The order of passes changes; the idle time of 1F1B and GPipe is the same.",
+    ),
+    "copies-share-batch": (
+        "Micro-batches shared by the copies",
+        "Each data-parallel copy of the pipeline works on micro-batches of its own.",
+    ),
+    "slow-stage-ignored": (
+        "The slow stage left out",
+        "Every micro-batch has to pass the slow stage, and the others wait for it in every slot.",
+    ),
+    "mean-for-slowest": (
+        "The mean in place of the slowest",
+        "A pipeline goes at the pace of its slowest stage, not of the mean.",
+    ),
+    "all-stages-slow": (
+        "All stages taken to be slow",
+        "Only one stage is slow: the first micro-batch passes the others at their own pace.",
+    ),
+    "slow-once": (
+        "The slow stage counted once",
+        "Every micro-batch passes the slow stage, not only the first.",
+    ),
+    "slowest-for-all": ("One stage taken for all", "Stages idle for different times here: take their mean."),
+    "work-vanishes": (
+        "Work taken to vanish",
+        "The work of the slow stage moves to the others: every stage then takes the mean.",
+    ),
+    "other-schedule": ("Another schedule", "This is the idle time of another schedule."),
+    "weights-forgotten": (
+        "The weight gradient left out",
+        "The backward pass has two halves. 1F1B does both in one go; ZB-H1 fills gaps with the second.",
+    ),
+    "zero-by-name": (
+        "Zero taken from the name",
+        "ZB-H1 idles less, not never. Schedules that come near to zero hold more micro-batches in memory.",
+    ),
+    "weights-twice": (
+        "Weight gradients taken to be computed twice",
+        "Each is computed once, only later.",
+    ),
+    # checkpoints
+    "gradients-are-state": (
+        "Gradients taken for state",
+        "Between two steps the gradients are used up and cleared. Only a checkpoint inside a step needs them.",
+    ),
+    "counter-between-steps": (
+        "An accumulation counter between steps",
+        "After an optimizer step it is zero. It matters only inside a step, and then the gradients matter too.",
+    ),
+    "activations-are-state": (
+        "Activations taken for state",
+        "They live from a forward pass to its backward pass.",
+    ),
+    "copy-forgotten": (
+        "The 16-bit weights left out",
+        "This is 12 bytes per parameter. The question counts 16-bit weights beside the fp32 ones: 14.",
+    ),
+    "state-shows-at-once": (
+        "Every omission taken to show in the first loss",
+        "The first loss depends on parameters, data and random states. Optimizer and schedule show from the next steps on.",
+    ),
+    "moments-recover": (
+        "Moments taken for something that can be computed",
+        "They are running means of the gradients of many past steps.",
+    ),
+    "framework-checks": (
+        "The framework taken to check it",
+        "A framework restores what it is given. What was never saved is begun anew, in silence.",
+    ),
+    "shuffling-hides-it": (
+        "Shuffling taken to make it harmless",
+        "Samples seen twice in an epoch weigh twice, and others are missed. The run can't be reproduced either.",
+    ),
+    "epochs-forgotten": (
+        "Whole epochs left in",
+        "The set is shuffled anew every epoch: only the steps of the current epoch count.",
+    ),
+    "steps-for-samples": ("Steps in place of samples", "A step takes many samples."),
+    "schedule-restarts": (
+        "The schedule begun anew",
+        "That is what happens without the schedule's position. The question asks where it should go on.",
+    ),
+    "warmup-forgotten": ("The warm-up left out", "The peak is reached only at the end of the warm-up."),
+    "epoch-for-step": (
+        "The wrong count of steps",
+        "The schedule counts all optimizer steps of the run, not those of an epoch.",
+    ),
+    "position-needs-file": (
+        "A position taken to need a file",
+        "Shuffle and schedule follow from seed and step: both can be put right by hand.",
+    ),
+    "copy-per-rank": (
+        "Shards and copies mixed up",
+        "With sharded states each rank writes its own part of one checkpoint.",
+    ),
+    "rank-zero-writes": (
+        "One rank taken to write for all",
+        "All ranks write their shards at once, as fast as the storage takes them.",
+    ),
+    "storage-per-rank": (
+        "The storage counted once per rank",
+        "The bandwidth is that of all writers together.",
+    ),
+    "overwrite-in-place": (
+        "The only checkpoint overwritten",
+        "A failure while it is written leaves none. Write the new one first, then remove the oldest.",
+    ),
+    "one-node": (
+        "One node taken for the job",
+        "Any of the nodes stops the job: it fails *n* times as often.",
+    ),
+    "days-for-hours": ("Days in place of hours", "The question asks for hours."),
+    "root-of-half": ("The 2 left out", "The work lost is half an interval on average: √(2δ*M*)."),
+    "root-forgotten": ("The root left out", "The interval is √(2δ*M*), a time; 2δ*M* is not one."),
+    "once-per-failure": (
+        "One checkpoint per failure",
+        "Then half of all work would be lost, while writing costs next to nothing.",
+    ),
+    "restart-forgotten": (
+        "The restart left out",
+        "After each failure it also takes *R* until training runs again.",
+    ),
+    "whole-interval-lost": (
+        "The whole interval lost",
+        "A failure comes in the middle of an interval on average: half of it is lost.",
+    ),
+    "more-is-safer": (
+        "More checkpoints taken to cost less",
+        "Less work is lost per failure, and more time goes into writing. Below Young's interval the writing wins.",
+    ),
+    "writing-is-free": (
+        "Writing taken for free",
+        "Training stands still while a checkpoint is written or copied.",
+    ),
+    "checkpoints-prevent": (
+        "Checkpoints taken to prevent failures",
+        "Nodes fail as often as before. A checkpoint lowers what a failure costs.",
+    ),
+    "durable-for-blocked": (
+        "Time until safe taken for time stopped",
+        "Training stops for the copy only. The write goes on behind it.",
+    ),
+    "asynchronous-is-free": ("Asynchronous taken for free", "Training still stops for the copy."),
+    "copy-is-safe": (
+        "A copy taken for a checkpoint",
+        "A failure also loses the host memory. Only what is safe on storage counts.",
+    ),
+    "worst-for-mean": ("The worst case in place of the mean", "The question asks for the average."),
+    "mean-for-worst": ("The mean in place of the worst case", "The question asks for the longest."),
+    "load-forgotten": ("Loading left out", "The processes run, but the checkpoint has to be read."),
+    "noticed-at-once": (
+        "A failure taken to be noticed at once",
+        "The other ranks wait in a collective until its time limit runs out.",
+    ),
+    "redo-in-restart": (
+        "Work done again counted as restart",
+        "Training runs again before the lost work is done again.",
+    ),
+    "redo-forgotten": ("Work done again left out", "Training runs again, but from the last checkpoint."),
+    "smaller-term": ("The smaller term attacked", "It helps, but another part of the recovery is longer."),
 }

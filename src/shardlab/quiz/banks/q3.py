@@ -7,21 +7,16 @@ from shardlab.quiz.cluster import (
     BACKWARD,
     CHAPTER,
     Cluster,
-    apart,
     gigabits_per_s,
     gigabytes_per_s,
     given,
-    ms,
-    percent,
     ring_factor,
     ring_slips,
     ring_values,
     speedup_slips,
-    times,
 )
 from shardlab.quiz.draw import Draw
 from shardlab.quiz.model import (
-    Item,
     Quiz,
     Table,
     Trap,
@@ -29,16 +24,14 @@ from shardlab.quiz.model import (
     choice,
     decimal,
     judged,
-    number,
     open_question,
-    order,
     quiz_of,
     right,
     several,
-    slips,
     variant,
     wrong,
 )
+from shardlab.quiz.parts import apart, figure, ms, percent, ranking, times
 from shardlab.units import format_bandwidth, format_bytes, format_time
 
 SEED = 3
@@ -107,26 +100,23 @@ def _chapter() -> Variant:
     def helps(efficiency: float) -> bool:
         return efficiency > WORTHWHILE * base.efficiency
 
-    ranking = sorted(
-        [
-            (
-                gathered.efficiency,
-                "gathered",
-                "four micro-batches per all-reduce, with `no_sync`",
-                "{gathered_efficiency}",
-            ),
-            (double.efficiency, "double", "twice the bandwidth", "{double_efficiency}"),
-            (
-                backward.efficiency,
-                "backward",
-                "the all-reduce hidden under the backward pass as far as it fits",
-                "{backward_efficiency}",
-            ),
-            (base.efficiency, "base", "the eight ranks as they are", "{efficiency}"),
-            (more.efficiency, "more", "{more_N} ranks in place of {N}", "{more_efficiency}"),
-        ],
-        reverse=True,
-    )
+    changes = [
+        (
+            gathered.efficiency,
+            "gathered",
+            "four micro-batches per all-reduce, with `no_sync`",
+            "{gathered_efficiency}",
+        ),
+        (double.efficiency, "double", "twice the bandwidth", "{double_efficiency}"),
+        (
+            backward.efficiency,
+            "backward",
+            "the all-reduce hidden under the backward pass as far as it fits",
+            "{backward_efficiency}",
+        ),
+        (base.efficiency, "base", "the eight ranks as they are", "{efficiency}"),
+        (more.efficiency, "more", "{more_N} ranks in place of {N}", "{more_efficiency}"),
+    ]
     return variant(
         id="chapter",
         title="The chapter's cluster",
@@ -135,24 +125,24 @@ def _chapter() -> Variant:
         given=given(CHAPTER, n),
         values=values,
         parts=(
-            number(
+            figure(
                 id="ring-time",
                 prompt="How long does the all-reduce take?",
                 key=1e3 * ring,
                 unit="ms",
-                mistakes=slips(1e3 * ring, ring_slips(CHAPTER, n)),
+                wrong=ring_slips(CHAPTER, n),
                 solution=(
                     "Each rank sends 2(*N*−1)/*N* · *P* = {factor} · {P} = {sent}.",
                     "At {B} that takes {transfer}.",
                     "The 2(*N*−1) = {hops} hops add {latency}, so *T* = {T}.",
                 ),
             ),
-            number(
+            figure(
                 id="speedup",
                 prompt="How many times as many samples per second do the {N} ranks process as one rank?",
                 key=base.speedup,
                 unit="×",
-                mistakes=slips(base.speedup, speedup_slips(CHAPTER, n)),
+                wrong=speedup_slips(CHAPTER, n),
                 solution=(
                     "A step takes *C* + *T* = {C} + {T} = {step}.",
                     "It processes {N} batches, where one rank processes one in {C}.",
@@ -239,12 +229,13 @@ def _chapter() -> Variant:
                     ),
                 ),
             ),
-            order(
+            ranking(
                 id="ranking",
                 prompt="Put these in order of the efficiency they give.",
                 first="highest efficiency",
                 last="lowest efficiency",
-                items=tuple([Item(id=name, text=text, note=note) for _, name, text, note in ranking]),
+                rows=changes,
+                highest=True,
                 start=("more", "backward", "gathered", "base", "double"),
                 traps=(Trap(above="more", below="base", misconception="ranks-for-efficiency", why=""),),
             ),
@@ -321,63 +312,53 @@ def _table(seed: int) -> Variant:
         ),
         values=values,
         parts=(
-            number(
+            figure(
                 id="growth",
                 prompt="By what factor does the number of samples per second grow from {few} to {many} ranks?",
                 key=growth,
                 unit="×",
-                mistakes=slips(
-                    growth,
-                    [
-                        (large.step_time_s / small.step_time_s, "flat-step"),
-                        (small.step_time_s / large.step_time_s, "flat-step"),
-                        (many / few, "free-lunch"),
-                        (large.speedup, "one-rank-baseline"),
-                        (large.efficiency / small.efficiency, "efficiency-for-speedup"),
-                    ],
-                ),
+                wrong=[
+                    (large.step_time_s / small.step_time_s, "flat-step"),
+                    (small.step_time_s / large.step_time_s, "flat-step"),
+                    (many / few, "free-lunch"),
+                    (large.speedup, "one-rank-baseline"),
+                    (large.efficiency / small.efficiency, "efficiency-for-speedup"),
+                ],
                 solution=(
                     "Samples per second are batches per step divided by the step time.",
                     "From {few} to {many} ranks: {ranks_ratio} times the batches in {step_ratio} the time, {growth} the samples per second.",
                 ),
             ),
-            number(
+            figure(
                 id="speedup",
                 prompt="What is the speedup of {many} ranks over one rank?",
                 key=large.speedup,
                 unit="×",
-                mistakes=slips(
-                    large.speedup,
-                    [
-                        (large.step_time_s / cluster.compute_s, "step-inflation"),
-                        (large.efficiency, "efficiency-for-speedup"),
-                        (many, "free-lunch"),
-                        (growth, "one-rank-baseline"),
-                        (cluster.step(many, "strong").speedup, "strong-for-weak"),
-                    ],
-                ),
+                wrong=[
+                    (large.step_time_s / cluster.compute_s, "step-inflation"),
+                    (large.efficiency, "efficiency-for-speedup"),
+                    (many, "free-lunch"),
+                    (growth, "one-rank-baseline"),
+                    (cluster.step(many, "strong").speedup, "strong-for-weak"),
+                ],
                 solution=(
                     "A step of {many} ranks takes {many_step} / {C} = {inflation} as long as that of one rank.",
                     "It processes {many} batches: the speedup is {many} / {inflation_number} = {many_speedup}.",
                 ),
             ),
-            number(
+            figure(
                 id="bandwidth",
                 prompt="From the step at {few} ranks: at what rate does a rank send while the all-reduce runs? Leave the latency aside.",
                 key=busy / 1e9,
                 unit="GB/s",
                 relative=0.02,
-                mistakes=slips(
-                    busy / 1e9,
-                    [
-                        (cluster.n_bytes / exposed / 1e9, "algorithm-bandwidth"),
-                        (2 * cluster.n_bytes / exposed / 1e9, "full-2p"),
-                        (cluster.sent_bytes(few) / small.step_time_s / 1e9, "whole-step"),
-                        (busy * 8 / 1e9, "bits-for-bytes"),
-                        (busy / 2 / 1e9, "one-phase"),
-                    ],
-                    relative=0.02,
-                ),
+                wrong=[
+                    (cluster.n_bytes / exposed / 1e9, "algorithm-bandwidth"),
+                    (2 * cluster.n_bytes / exposed / 1e9, "full-2p"),
+                    (cluster.sent_bytes(few) / small.step_time_s / 1e9, "whole-step"),
+                    (busy * 8 / 1e9, "bits-for-bytes"),
+                    (busy / 2 / 1e9, "one-phase"),
+                ],
                 solution=(
                     "Without compute, {few_step} − {C} = {exposed} remain for the all-reduce.",
                     "In that time a rank sends 2(*N*−1)/*N* · *P* = {factor} · {P} = {sent}.",
@@ -486,74 +467,63 @@ def _bandwidth(seed: int) -> Variant:
         given=given(cluster, n, bandwidth="to be found"),
         values=values,
         parts=(
-            number(
+            figure(
                 id="allowed",
                 prompt="How long may the all-reduce take?",
                 key=1e3 * allowed,
                 unit="ms",
-                mistakes=slips(
-                    1e3 * allowed,
-                    [
-                        (1e3 * cluster.compute_s * (1 - target), "share-of-step"),
-                        (
-                            1e3 * cluster.compute_s / target,
-                            "no-compute",
-                            "That is the whole step, *C*/*E*. Take the compute off.",
-                        ),
-                        (
-                            1e3 * cluster.compute_s,
-                            "comm-under-compute",
-                            "*T* = *C* gives an efficiency of one half.",
-                        ),
-                        (1e3 * cluster.compute_s * target, "share-of-step"),
-                    ],
-                ),
+                wrong=[
+                    (1e3 * cluster.compute_s * (1 - target), "share-of-step"),
+                    (
+                        1e3 * cluster.compute_s / target,
+                        "no-compute",
+                        "That is the whole step, *C*/*E*. Take the compute off.",
+                    ),
+                    (
+                        1e3 * cluster.compute_s,
+                        "comm-under-compute",
+                        "*T* = *C* gives an efficiency of one half.",
+                    ),
+                    (1e3 * cluster.compute_s * target, "share-of-step"),
+                ],
                 solution=(
                     "Efficiency is *C*/(*C*+*T*), and it should be {target}.",
                     "So *T* = *C*·(1/*E* − 1) = {allowed} at most.",
                 ),
             ),
-            number(
+            figure(
                 id="needed",
                 prompt="What bandwidth does a rank need for that, in GB/s?",
                 key=needed / 1e9,
                 unit="GB/s",
                 relative=0.015,
-                mistakes=slips(
-                    needed / 1e9,
-                    [
-                        (2 * cluster.n_bytes / allowed / 1e9, "full-2p"),
-                        (cluster.n_bytes / allowed / 1e9, "single-copy"),
-                        (needed / 2e9, "one-phase"),
-                        (needed * 8 / 1e9, "bits-for-bytes"),
-                        (needed / 8 / 1e9, "bits-for-bytes"),
-                        (needed * n / 1e9, "whole-cluster"),
-                        (cluster.sent_bytes(n) / (cluster.compute_s / target) / 1e9, "whole-step"),
-                    ],
-                    relative=0.015,
-                ),
+                wrong=[
+                    (2 * cluster.n_bytes / allowed / 1e9, "full-2p"),
+                    (cluster.n_bytes / allowed / 1e9, "single-copy"),
+                    (needed / 2e9, "one-phase"),
+                    (needed * 8 / 1e9, "bits-for-bytes"),
+                    (needed / 8 / 1e9, "bits-for-bytes"),
+                    (needed * n / 1e9, "whole-cluster"),
+                    (cluster.sent_bytes(n) / (cluster.compute_s / target) / 1e9, "whole-step"),
+                ],
                 solution=(
                     "A rank sends 2(*N*−1)/*N* · *P* = {factor} · {P} = {sent}.",
                     "Of the {allowed}, the {hops} hops take {latency}: {room} remain for the bytes.",
                     "{sent} in {room} are {needed}.",
                 ),
             ),
-            number(
+            figure(
                 id="bits",
                 prompt="Vendors quote links in Gb/s. What is that bandwidth in Gb/s?",
                 key=needed * 8 / 1e9,
                 unit="Gb/s",
                 relative=0.015,
-                mistakes=slips(
-                    needed * 8 / 1e9,
-                    [
-                        (needed / 1e9, "bits-for-bytes"),
-                        (needed / 8 / 1e9, "inverted"),
-                        (needed * 8 / 2**30, "binary-giga"),
-                        (needed * 10 / 1e9, "bits-for-bytes", "A byte has 8 bits, not 10."),
-                    ],
-                    relative=0.015,
-                ),
+                wrong=[
+                    (needed / 1e9, "bits-for-bytes"),
+                    (needed / 8 / 1e9, "inverted"),
+                    (needed * 8 / 2**30, "binary-giga"),
+                    (needed * 10 / 1e9, "bits-for-bytes", "A byte has 8 bits, not 10."),
+                ],
                 solution=("A byte is 8 bits: 8 · {needed} = {needed_bits}.",),
             ),
             choice(
@@ -602,24 +572,21 @@ def _strong(seed: int) -> Variant:
             "floor": ms(2 * cluster.n_bytes / cluster.bandwidth),
         }
     )
-    ranking = sorted(
-        [
-            (cluster.step(1).step_time_s, "one", "one rank", "{C}"),
-            (step.step_time_s, "strong", "{N} ranks, global batch fixed", "{step}"),
-            (weak.step_time_s, "weak", "{N} ranks, batch per rank fixed", "{weak_step}"),
-            (
-                cluster.step(n, "strong", 1.0).step_time_s,
-                "hidden",
-                "{N} ranks, global batch fixed, the all-reduce hidden under the whole compute",
-                "{hidden_step}",
-            ),
-        ]
-    )
+    steps = [
+        (cluster.step(1).step_time_s, "one", "one rank", "{C}"),
+        (step.step_time_s, "strong", "{N} ranks, global batch fixed", "{step}"),
+        (weak.step_time_s, "weak", "{N} ranks, batch per rank fixed", "{weak_step}"),
+        (
+            cluster.step(n, "strong", 1.0).step_time_s,
+            "hidden",
+            "{N} ranks, global batch fixed, the all-reduce hidden under the whole compute",
+            "{hidden_step}",
+        ),
+    ]
     values["weak_step"] = ms(weak.step_time_s)
     values["hidden_step"] = ms(cluster.step(n, "strong", 1.0).step_time_s)
     traps = []
-    names = [name for _, name, _, _ in ranking]
-    if names.index("weak") > names.index("one"):
+    if weak.step_time_s > cluster.step(1).step_time_s:
         traps.append(
             Trap(
                 above="weak",
@@ -635,50 +602,47 @@ def _strong(seed: int) -> Variant:
         given=given(cluster, n, compute="compute of the whole batch on one rank"),
         values=values,
         parts=(
-            number(
+            figure(
                 id="speedup",
                 prompt="How many times as fast as one rank do the {N} ranks work through the batch?",
                 key=step.speedup,
                 unit="×",
-                mistakes=slips(step.speedup, speedup_slips(cluster, n, "strong")),
+                wrong=speedup_slips(cluster, n, "strong"),
                 solution=(
                     "Compute shrinks to *C*/*N* = {C} / {N} = {C_split}.",
                     "The all-reduce does not shrink: *T* = {T}.",
                     "A step takes {step}, and {C} / {step} = {speedup}.",
                 ),
             ),
-            number(
+            figure(
                 id="cap",
                 prompt="What speedup do ever more ranks tend to? Leave the latency aside.",
                 key=cap,
                 unit="×",
-                mistakes=slips(
-                    cap,
-                    [
-                        (2 * cap, "single-copy"),
-                        (
-                            1 / cap,
-                            "inverted",
-                            "Turn it over: speedup is the time of one rank divided by the new time.",
-                        ),
-                        (
-                            1 + 1 / cap,
-                            "weak-for-strong",
-                            "That is (*C* + 2*P*/*B*)/*C*, the step inflation of weak scaling.",
-                        ),
-                        (
-                            efficiency_cap(cluster.compute_s, cluster.n_bytes, cluster.bandwidth),
-                            "weak-for-strong",
-                        ),
-                        (
-                            step.speedup,
-                            "not-the-limit",
-                            "That is the speedup at {N} ranks; it still grows a little.",
-                        ),
-                        (cap * 8, "bits-for-bytes"),
-                        (cap / 8, "bits-for-bytes"),
-                    ],
-                ),
+                wrong=[
+                    (2 * cap, "single-copy"),
+                    (
+                        1 / cap,
+                        "inverted",
+                        "Turn it over: speedup is the time of one rank divided by the new time.",
+                    ),
+                    (
+                        1 + 1 / cap,
+                        "weak-for-strong",
+                        "That is (*C* + 2*P*/*B*)/*C*, the step inflation of weak scaling.",
+                    ),
+                    (
+                        efficiency_cap(cluster.compute_s, cluster.n_bytes, cluster.bandwidth),
+                        "weak-for-strong",
+                    ),
+                    (
+                        step.speedup,
+                        "not-the-limit",
+                        "That is the speedup at {N} ranks; it still grows a little.",
+                    ),
+                    (cap * 8, "bits-for-bytes"),
+                    (cap / 8, "bits-for-bytes"),
+                ],
                 solution=(
                     "Compute shrinks to nothing, and the all-reduce tends to 2*P*/*B* = {floor}.",
                     "So the speedup tends to *B*·*C*/(2*P*) = {C} / {floor} = {cap}.",
@@ -708,13 +672,13 @@ def _strong(seed: int) -> Variant:
                     ),
                 ),
             ),
-            order(
+            ranking(
                 id="steps",
                 prompt="Put these steps in order of time.",
                 first="shortest step",
                 last="longest step",
-                items=tuple([Item(id=name, text=text, note=note) for _, name, text, note in ranking]),
-                start=tuple(draw.out_of_order(names)),
+                rows=steps,
+                start=draw,
                 traps=tuple(traps),
                 solution=(
                     "A long step is no loss by itself: with the batch per rank fixed it processes {N} batches.",
@@ -800,78 +764,67 @@ def _overlap(seed: int) -> Variant:
         given=given(cluster, n),
         values=values,
         parts=(
-            number(
+            figure(
                 id="lower",
                 prompt="Without overlap a step takes {upper}. How long is it if the all-reduce could hide under the whole compute?",
                 key=1e3 * full.step_time_s,
                 unit="ms",
-                mistakes=slips(
-                    1e3 * full.step_time_s,
-                    [
-                        (1e3 * none.step_time_s, "no-overlap"),
-                        (1e3 * cluster.compute_s, "perfect-overlap"),
-                        (
-                            1e3 * backward.step_time_s,
-                            "no-overlap",
-                            "That hides it under the backward pass only. Here it may hide under all of *C*.",
-                        ),
-                        (
-                            1e3 * (ring - cluster.compute_s),
-                            "no-compute",
-                            "That is what remains exposed. The step also has the compute in it.",
-                        ),
-                        (1e3 * 2 * cluster.n_bytes / cluster.bandwidth, "full-2p"),
-                    ],
-                ),
+                wrong=[
+                    (1e3 * none.step_time_s, "no-overlap"),
+                    (1e3 * cluster.compute_s, "perfect-overlap"),
+                    (
+                        1e3 * backward.step_time_s,
+                        "no-overlap",
+                        "That hides it under the backward pass only. Here it may hide under all of *C*.",
+                    ),
+                    (
+                        1e3 * (ring - cluster.compute_s),
+                        "no-compute",
+                        "That is what remains exposed. The step also has the compute in it.",
+                    ),
+                    (1e3 * 2 * cluster.n_bytes / cluster.bandwidth, "full-2p"),
+                ],
                 solution=(
                     "*T* = {T} and *C* = {C} run side by side, so the longer one counts: max(*C*, *T*) = {lower}.",
                     "Every real step lies between {lower} and {upper}.",
                 ),
             ),
-            number(
+            figure(
                 id="speedup",
                 prompt="What is the speedup if it can hide under the backward pass, and only there?",
                 key=backward.speedup,
                 unit="×",
-                mistakes=slips(
-                    backward.speedup,
-                    [
-                        (none.speedup, "no-overlap"),
-                        (full.speedup, "full-overlap"),
-                        (cluster.step(n, overlap=1 - BACKWARD).speedup, "forward-overlap"),
-                        (backward.step_time_s / cluster.compute_s, "step-inflation"),
-                        (backward.efficiency, "efficiency-for-speedup"),
-                        (n, "free-lunch"),
-                    ],
-                ),
+                wrong=[
+                    (none.speedup, "no-overlap"),
+                    (full.speedup, "full-overlap"),
+                    (cluster.step(n, overlap=1 - BACKWARD).speedup, "forward-overlap"),
+                    (backward.step_time_s / cluster.compute_s, "step-inflation"),
+                    (backward.efficiency, "efficiency-for-speedup"),
+                    (n, "free-lunch"),
+                ],
                 solution=(
                     "Forward takes {forward_C}; then backward ({backward_C}) and the all-reduce ({T}) run side by side.",
                     "The step takes {forward_C} + {T} = {backward_step}.",
                     "*N*·*C* / {backward_step} = {backward_speedup}.",
                 ),
             ),
-            number(
+            figure(
                 id="hidden",
                 prompt="Suppose you measure {measured} per step. What share of the all-reduce was hidden?",
                 key=100 * hidden,
                 unit="%",
                 relative=0.0,
                 absolute=1.0,
-                mistakes=slips(
-                    100 * hidden,
-                    [
-                        (100 * (1 - hidden), "hidden-exposed"),
-                        (100 * exposed / measured, "wrong-whole"),
-                        (100 * (none.step_time_s - measured) / none.step_time_s, "wrong-whole"),
-                        (
-                            100 * (none.step_time_s - measured) / cluster.compute_s,
-                            "wrong-whole",
-                            "The question asks for a share of the all-reduce, not of the compute.",
-                        ),
-                    ],
-                    relative=0.0,
-                    absolute=1.0,
-                ),
+                wrong=[
+                    (100 * (1 - hidden), "hidden-exposed"),
+                    (100 * exposed / measured, "wrong-whole"),
+                    (100 * (none.step_time_s - measured) / none.step_time_s, "wrong-whole"),
+                    (
+                        100 * (none.step_time_s - measured) / cluster.compute_s,
+                        "wrong-whole",
+                        "The question asks for a share of the all-reduce, not of the compute.",
+                    ),
+                ],
                 solution=(
                     "Exposed: {measured} − {C} = {exposed}.",
                     "Hidden: {T} − {exposed} = {hidden_time}, which is {hidden} of *T*.",
@@ -929,7 +882,6 @@ def _remedies(seed: int) -> Variant:
         "backward": "the all-reduce hidden under the backward pass (2/3 of *C*) as far as it fits",
         "gathered": "{micro} micro-batches per all-reduce, with `no_sync`",
     }
-    names = sorted(found, key=lambda name: -found[name])
     return variant(
         id="remedies",
         title="Which change helps most?",
@@ -937,42 +889,36 @@ def _remedies(seed: int) -> Variant:
         given=given(cluster, n, compute="compute of one micro-batch on one rank"),
         values=values,
         parts=(
-            order(
+            ranking(
                 id="ranking",
                 prompt="Put the changes in order of the efficiency they give.",
                 first="highest efficiency",
                 last="lowest efficiency",
-                items=tuple(
-                    [Item(id=name, text=texts[name], note="{" + name + "_efficiency}") for name in names]
-                ),
-                start=tuple(draw.out_of_order(names)),
+                rows=[(found[name], name, texts[name], "{" + name + "_efficiency}") for name in found],
+                highest=True,
+                start=draw,
             ),
-            number(
+            figure(
                 id="gathered",
                 prompt="With {micro} micro-batches per all-reduce: what share of the time is communication?",
                 key=100 * gathered.communication_share,
                 unit="%",
                 relative=0.0,
                 absolute=0.6,
-                mistakes=slips(
-                    100 * gathered.communication_share,
-                    [
-                        (100 * gathered.efficiency, "hidden-exposed", "That is the share of the compute."),
-                        (100 * cluster.step(n).communication_share, "bytes-per-micro-batch"),
-                        (
-                            100 * cluster.step(n).communication_share / micro,
-                            "wrong-whole",
-                            "The compute in the step grows: the share does not simply divide by {micro}.",
-                        ),
-                        (
-                            100 * cluster.ring_s(n) / (micro * cluster.compute_s),
-                            "wrong-whole",
-                            "That is *T* over the compute. The question asks for its share of both together.",
-                        ),
-                    ],
-                    relative=0.0,
-                    absolute=0.6,
-                ),
+                wrong=[
+                    (100 * gathered.efficiency, "hidden-exposed", "That is the share of the compute."),
+                    (100 * cluster.step(n).communication_share, "bytes-per-micro-batch"),
+                    (
+                        100 * cluster.step(n).communication_share / micro,
+                        "wrong-whole",
+                        "The compute in the step grows: the share does not simply divide by {micro}.",
+                    ),
+                    (
+                        100 * cluster.ring_s(n) / (micro * cluster.compute_s),
+                        "wrong-whole",
+                        "That is *T* over the compute. The question asks for its share of both together.",
+                    ),
+                ],
                 solution=(
                     "The compute between two all-reduces is {micro} · {C} = {micro_C}.",
                     "One all-reduce of {T} follows: together {gathered_step}, of which {gathered_share} is communication.",
@@ -1060,66 +1006,57 @@ def _latency(seed: int) -> Variant:
         given=given(cluster, n),
         values=values,
         parts=(
-            number(
+            figure(
                 id="ring-time",
                 prompt="How long does the all-reduce take?",
                 key=1e3 * ring,
                 unit="ms",
-                mistakes=slips(1e3 * ring, ring_slips(cluster, n)),
+                wrong=ring_slips(cluster, n),
                 solution=(
                     "Bytes: 2(*N*−1)/*N* · *P* = {sent} at {B} take {transfer}.",
                     "Hops: 2(*N*−1)·*α* = {hops} · {alpha} = {latency}.",
                     "Together {T}.",
                 ),
             ),
-            number(
+            figure(
                 id="share",
                 prompt="What share of it is latency?",
                 key=100 * share,
                 unit="%",
                 relative=0.0,
                 absolute=1.0,
-                mistakes=slips(
-                    100 * share,
-                    [
-                        (100 * (1 - share), "other-term"),
-                        (100 * hops / (cluster.compute_s + ring), "wrong-whole"),
-                        (
-                            100 * share / (1 - share),
-                            "wrong-whole",
-                            "That is the hops over the bytes. The question asks for the hops' share of both.",
-                        ),
-                        (
-                            100 * cluster.latency_s / ring,
-                            "no-latency",
-                            "That is one hop. The ring has {hops}.",
-                        ),
-                    ],
-                    relative=0.0,
-                    absolute=1.0,
-                ),
+                wrong=[
+                    (100 * (1 - share), "other-term"),
+                    (100 * hops / (cluster.compute_s + ring), "wrong-whole"),
+                    (
+                        100 * share / (1 - share),
+                        "wrong-whole",
+                        "That is the hops over the bytes. The question asks for the hops' share of both.",
+                    ),
+                    (
+                        100 * cluster.latency_s / ring,
+                        "no-latency",
+                        "That is one hop. The ring has {hops}.",
+                    ),
+                ],
                 solution=("{latency} of {T} are {share}.",),
             ),
-            number(
+            figure(
                 id="even",
                 prompt="At about how many ranks do hops and bytes take equally long?",
                 key=even,
                 unit="ranks",
                 relative=0.02,
-                mistakes=slips(
-                    even,
-                    [
-                        (
-                            2 * even,
-                            "full-2p",
-                            "Both terms carry the same 2(*N*−1): set one chunk, *P*/(*N*·*B*), equal to one hop, *α*.",
-                        ),
-                        (even / 2, "one-phase"),
-                        (8 * even, "bits-for-bytes"),
-                        (even / 8, "bits-for-bytes"),
-                    ],
-                    relative=0.02,
-                ),
+                wrong=[
+                    (
+                        2 * even,
+                        "full-2p",
+                        "Both terms carry the same 2(*N*−1): set one chunk, *P*/(*N*·*B*), equal to one hop, *α*.",
+                    ),
+                    (even / 2, "one-phase"),
+                    (8 * even, "bits-for-bytes"),
+                    (even / 8, "bits-for-bytes"),
+                ],
                 solution=(
                     "A step of the ring sends one chunk of *P*/*N* bytes: *P*/(*N*·*B*) + *α*.",
                     "The two are equal at *N* = *P*/(*B*·*α*) = {even}.",

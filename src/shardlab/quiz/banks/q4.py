@@ -13,19 +13,14 @@ from shardlab.quiz.cluster import (
     CHAPTER,
     SLOW,
     Cluster,
-    apart,
     gigabits_per_s,
     gigabytes_per_s,
     given,
-    ms,
-    percent,
     ring_values,
     speedup_slips,
-    times,
 )
 from shardlab.quiz.draw import Draw
 from shardlab.quiz.model import (
-    Item,
     Quiz,
     Table,
     Trap,
@@ -33,16 +28,14 @@ from shardlab.quiz.model import (
     choice,
     decimal,
     judged,
-    number,
     open_question,
-    order,
     quiz_of,
     right,
     several,
-    slips,
     variant,
     wrong,
 )
+from shardlab.quiz.parts import apart, figure, ms, percent, ranking, times, whole
 from shardlab.units import format_bandwidth, format_bytes, format_time
 
 SEED = 4
@@ -113,20 +106,17 @@ def _chapter() -> Variant:
         }
     )
     strong_even = _break_even(SLOW, "strong")
-    runs = sorted(
-        [
-            (step.speedup, "slow-weak", "{N} ranks at {B}, batch per rank fixed", "{speedup}"),
-            (fast.speedup, "fast-weak", "{N} ranks at {fast_B}, batch per rank fixed", "{fast_speedup}"),
-            (far.speedup, "far-weak", "{far_N} ranks at {B}, batch per rank fixed", "{far_speedup}"),
-            (
-                CHAPTER.step(n, "strong").speedup,
-                "fast-strong",
-                "{N} ranks at {fast_B}, global batch fixed",
-                "{fast_strong}",
-            ),
-        ],
-        reverse=True,
-    )
+    runs = [
+        (step.speedup, "slow-weak", "{N} ranks at {B}, batch per rank fixed", "{speedup}"),
+        (fast.speedup, "fast-weak", "{N} ranks at {fast_B}, batch per rank fixed", "{fast_speedup}"),
+        (far.speedup, "far-weak", "{far_N} ranks at {B}, batch per rank fixed", "{far_speedup}"),
+        (
+            CHAPTER.step(n, "strong").speedup,
+            "fast-strong",
+            "{N} ranks at {fast_B}, global batch fixed",
+            "{fast_strong}",
+        ),
+    ]
     values["fast_strong"] = times(CHAPTER.step(n, "strong").speedup, 2)
     return variant(
         id="chapter",
@@ -135,39 +125,36 @@ def _chapter() -> Variant:
         given=given(SLOW, n),
         values=values,
         parts=(
-            number(
+            figure(
                 id="step",
                 prompt="How long does a step take?",
                 key=1e3 * step.step_time_s,
                 unit="ms",
-                mistakes=slips(
-                    1e3 * step.step_time_s,
-                    [
-                        (1e3 * step.communication_time_s, "no-compute"),
-                        (1e3 * strong.step_time_s, "strong-for-weak"),
-                        (1e3 * (SLOW.compute_s + long_ring), "full-2p"),
-                        (
-                            1e3 * fast.step_time_s,
-                            "other-network",
-                            "That is the step at {fast_B}. The links are slower now.",
-                        ),
-                        (1e3 * (SLOW.compute_s + long_ring / 2), "single-copy"),
-                        (1e3 * (SLOW.compute_s + step.communication_time_s / 2), "one-phase"),
-                        (1e3 * SLOW.changed(bandwidth=1 / 8).step(n).step_time_s, "bits-for-bytes"),
-                    ],
-                ),
+                wrong=[
+                    (1e3 * step.communication_time_s, "no-compute"),
+                    (1e3 * strong.step_time_s, "strong-for-weak"),
+                    (1e3 * (SLOW.compute_s + long_ring), "full-2p"),
+                    (
+                        1e3 * fast.step_time_s,
+                        "other-network",
+                        "That is the step at {fast_B}. The links are slower now.",
+                    ),
+                    (1e3 * (SLOW.compute_s + long_ring / 2), "single-copy"),
+                    (1e3 * (SLOW.compute_s + step.communication_time_s / 2), "one-phase"),
+                    (1e3 * SLOW.changed(bandwidth=1 / 8).step(n).step_time_s, "bits-for-bytes"),
+                ],
                 solution=(
                     "The all-reduce sends {sent} per rank: {transfer} at {B}, and {latency} for the hops.",
                     "*C* + *T* = {C} + {T} = {step}.",
                 ),
             ),
-            number(
+            figure(
                 id="speedup",
                 prompt="What is the speedup in samples per second over one rank?",
                 key=step.speedup,
                 unit="×",
                 digits=2,
-                mistakes=slips(step.speedup, speedup_slips(SLOW, n)),
+                wrong=speedup_slips(SLOW, n),
                 solution=(
                     "{N} batches in {step}, against one in {C}.",
                     "{N} · {C} / {step} = {speedup}: slower than one rank.",
@@ -202,31 +189,24 @@ def _chapter() -> Variant:
                     ),
                 ),
             ),
-            number(
+            whole(
                 id="even",
                 prompt="With the batch per rank fixed: from how many ranks on is it faster than one rank?",
                 key=even,
                 unit="ranks",
-                relative=0.0,
-                absolute=0.0,
-                digits=2,
-                mistakes=slips(
-                    even,
-                    [
-                        (
-                            even - 1,
-                            "tie-is-a-gain",
-                            "At {last} ranks *T* = {last_T} and (*N*−1)·*C* = {last_room}: a speedup of {last_speedup}, just short.",
-                        ),
-                        (
-                            math.floor(1 + long_ring / SLOW.compute_s) + 1,
-                            "full-2p",
-                            "*T* < (*N*−1)·*C* with *T* = 2*P*/*B* = {floor}. The ring of a few ranks takes less.",
-                        ),
-                        (_break_even(SLOW, overlap=1.0) or math.inf, "off-by-one"),
-                    ],
-                    relative=0.0,
-                ),
+                wrong=[
+                    (
+                        even - 1,
+                        "tie-is-a-gain",
+                        "At {last} ranks *T* = {last_T} and (*N*−1)·*C* = {last_room}: a speedup of {last_speedup}, just short.",
+                    ),
+                    (
+                        math.floor(1 + long_ring / SLOW.compute_s) + 1,
+                        "full-2p",
+                        "*T* < (*N*−1)·*C* with *T* = 2*P*/*B* = {floor}. The ring of a few ranks takes less.",
+                    ),
+                    (_break_even(SLOW, overlap=1.0) or math.inf, "off-by-one"),
+                ],
                 solution=(
                     "*T* grows slowly towards 2*P*/*B* = {floor}; (*N*−1)·*C* grows by {C} with every rank.",
                     "{last} ranks: {last_T} against {last_room}, a speedup of {last_speedup}.",
@@ -272,12 +252,13 @@ def _chapter() -> Variant:
                     ),
                 ),
             ),
-            order(
+            ranking(
                 id="runs",
                 prompt="Put these runs in order of speedup over one rank.",
                 first="highest speedup",
                 last="lowest speedup",
-                items=tuple([Item(id=name, text=text, note=note) for _, name, text, note in runs]),
+                rows=runs,
+                highest=True,
                 start=("slow-weak", "fast-weak", "fast-strong", "far-weak"),
                 traps=(
                     Trap(above="slow-weak", below="far-weak", misconception="loss-for-ever", why=""),
@@ -367,53 +348,43 @@ def _ranks(seed: int) -> Variant:
         given=given(cluster),
         values=values,
         parts=(
-            number(
+            whole(
                 id="even",
                 prompt="What is the smallest number of ranks, above one, that processes more samples per second than one rank?",
                 key=even,
                 unit="ranks",
-                relative=0.0,
-                absolute=0.0,
-                digits=2,
-                mistakes=slips(
-                    even,
-                    [
-                        (even - 1, "tie-is-a-gain", "At {last} ranks the speedup is {last_speedup}."),
-                        (
-                            math.floor(1 + long_ring / cluster.compute_s) + 1,
-                            "full-2p",
-                            "With *T* = 2*P*/*B* = {floor} for any *N*. The ring of a few ranks takes less.",
-                        ),
-                        (_break_even(cluster, overlap=1.0) or math.inf, "off-by-one"),
-                        (_break_even(cluster.changed(n_bytes=0.5)) or math.inf, "one-phase"),
-                    ],
-                    relative=0.0,
-                ),
+                wrong=[
+                    (even - 1, "tie-is-a-gain", "At {last} ranks the speedup is {last_speedup}."),
+                    (
+                        math.floor(1 + long_ring / cluster.compute_s) + 1,
+                        "full-2p",
+                        "With *T* = 2*P*/*B* = {floor} for any *N*. The ring of a few ranks takes less.",
+                    ),
+                    (_break_even(cluster, overlap=1.0) or math.inf, "off-by-one"),
+                    (_break_even(cluster.changed(n_bytes=0.5)) or math.inf, "one-phase"),
+                ],
                 solution=(
                     "A gain needs *T* < (*N*−1)·*C*.",
                     "{last} ranks: {last_T} against {last_room}, a speedup of {last_speedup}.",
                     "{even} ranks: {T} against {even_room}, a speedup of {even_speedup}.",
                 ),
             ),
-            number(
+            figure(
                 id="hours",
                 prompt="An epoch takes {hours} h on one rank. How long does it take on {fleet} ranks?",
                 key=hours / step.speedup,
                 unit="h",
-                mistakes=slips(
-                    hours / step.speedup,
-                    [
-                        (hours / fleet, "free-lunch"),
-                        (
-                            hours * step.step_time_s / cluster.compute_s,
-                            "flat-step",
-                            "A step takes that much longer, but there are {fleet} times fewer of them in an epoch.",
-                        ),
-                        (hours * step.speedup, "inverted", "A speedup divides the time."),
-                        (hours / cluster.step(fleet, overlap=1.0).speedup, "full-overlap"),
-                        (hours / cluster.step(fleet, "strong").speedup, "strong-for-weak"),
-                    ],
-                ),
+                wrong=[
+                    (hours / fleet, "free-lunch"),
+                    (
+                        hours * step.step_time_s / cluster.compute_s,
+                        "flat-step",
+                        "A step takes that much longer, but there are {fleet} times fewer of them in an epoch.",
+                    ),
+                    (hours * step.speedup, "inverted", "A speedup divides the time."),
+                    (hours / cluster.step(fleet, overlap=1.0).speedup, "full-overlap"),
+                    (hours / cluster.step(fleet, "strong").speedup, "strong-for-weak"),
+                ],
                 solution=(
                     "A step takes {C} + {fleet_T} = {fleet_step} and processes {fleet} batches.",
                     "The speedup is {fleet} · {C} / {fleet_step} = {fleet_speedup}, so the epoch takes {hours} h / {fleet_number} = {fleet_hours}.",
@@ -483,58 +454,50 @@ def _bandwidth(seed: int) -> Variant:
         given=given(cluster, n, compute="compute of the batch on one rank", bandwidth="to be found"),
         values=values,
         parts=(
-            number(
+            figure(
                 id="weak",
                 prompt="The batch per rank is fixed (weak scaling). Which bandwidth breaks even?",
                 key=weak / 1e9,
                 unit="GB/s",
                 relative=0.015,
-                mistakes=slips(
-                    weak / 1e9,
-                    [
-                        (
-                            cluster.bandwidth_for(n, cluster.compute_s) / 1e9,
-                            "comm-under-compute",
-                            "That makes *T* equal to *C*. But the ranks may wait as long as (*N*−1)·*C*.",
-                        ),
-                        (strong / 1e9, "strong-for-weak"),
-                        (cluster.bandwidth_for(n, n * cluster.compute_s) / 1e9, "off-by-one"),
-                        (weak * 8 / 1e9, "bits-for-bytes"),
-                        (weak / 2 / 1e9, "one-phase"),
-                    ],
-                    relative=0.015,
-                ),
+                wrong=[
+                    (
+                        cluster.bandwidth_for(n, cluster.compute_s) / 1e9,
+                        "comm-under-compute",
+                        "That makes *T* equal to *C*. But the ranks may wait as long as (*N*−1)·*C*.",
+                    ),
+                    (strong / 1e9, "strong-for-weak"),
+                    (cluster.bandwidth_for(n, n * cluster.compute_s) / 1e9, "off-by-one"),
+                    (weak * 8 / 1e9, "bits-for-bytes"),
+                    (weak / 2 / 1e9, "one-phase"),
+                ],
                 solution=(
                     "Break-even: *T* = (*N*−1)·*C* = {room}.",
                     "A rank sends {factor} · {P} = {sent}; the hops take {latency}.",
                     "{sent} in the time that remains are {weak}, about 2*P*/(*N*·*C*).",
                 ),
             ),
-            number(
+            figure(
                 id="strong",
                 prompt="The global batch is fixed (strong scaling). Which bandwidth breaks even now?",
                 key=strong / 1e9,
                 unit="GB/s",
                 relative=0.015,
-                mistakes=slips(
-                    strong / 1e9,
-                    [
-                        (weak / 1e9, "weak-for-strong"),
-                        (
-                            cluster.bandwidth_for(n, cluster.compute_s) / 1e9,
-                            "wrong-saving",
-                            "That lets *T* take all of *C*. But each rank still computes *C*/*N*, so it saves *C* − *C*/*N*.",
-                        ),
-                        (strong * 8 / 1e9, "bits-for-bytes"),
-                        (strong / 2 / 1e9, "one-phase"),
-                        (
-                            cluster.bandwidth_for(n, cluster.compute_s / n) / 1e9,
-                            "wrong-saving",
-                            "That sets *T* to what each rank still computes. Set it to what each rank saves, *C* − *C*/*N*.",
-                        ),
-                    ],
-                    relative=0.015,
-                ),
+                wrong=[
+                    (weak / 1e9, "weak-for-strong"),
+                    (
+                        cluster.bandwidth_for(n, cluster.compute_s) / 1e9,
+                        "wrong-saving",
+                        "That lets *T* take all of *C*. But each rank still computes *C*/*N*, so it saves *C* − *C*/*N*.",
+                    ),
+                    (strong * 8 / 1e9, "bits-for-bytes"),
+                    (strong / 2 / 1e9, "one-phase"),
+                    (
+                        cluster.bandwidth_for(n, cluster.compute_s / n) / 1e9,
+                        "wrong-saving",
+                        "That sets *T* to what each rank still computes. Set it to what each rank saves, *C* − *C*/*N*.",
+                    ),
+                ],
                 solution=(
                     "Each rank saves *C* − *C*/*N* = {C} − {C_split} = {saved}, and that is what *T* may be.",
                     "{sent} in that time are {strong}, about 2*P*/*C*: *N* has cancelled.",
@@ -569,22 +532,18 @@ def _bandwidth(seed: int) -> Variant:
                     ),
                 ),
             ),
-            number(
+            figure(
                 id="bits",
                 prompt="In weak scaling, what is the break-even bandwidth in the unit of link speeds?",
                 key=weak * 8 / 1e9,
                 unit="Gb/s",
                 relative=0.015,
-                mistakes=slips(
-                    weak * 8 / 1e9,
-                    [
-                        (weak / 1e9, "bits-for-bytes"),
-                        (weak / 8 / 1e9, "inverted"),
-                        (strong * 8 / 1e9, "strong-for-weak"),
-                        (weak * 8 / 2**30, "binary-giga"),
-                    ],
-                    relative=0.015,
-                ),
+                wrong=[
+                    (weak / 1e9, "bits-for-bytes"),
+                    (weak / 8 / 1e9, "inverted"),
+                    (strong * 8 / 1e9, "strong-for-weak"),
+                    (weak * 8 / 2**30, "binary-giga"),
+                ],
                 solution=("8 · {weak} = {weak_bits}.",),
             ),
         ),
@@ -668,25 +627,22 @@ def _tables(seed: int) -> Variant:
                 options=tuple(faster),
                 solution=("*N* · {C} divided by the step has to be above 1. It turns at {weak_even} ranks.",),
             ),
-            number(
+            figure(
                 id="strong",
                 prompt="What is the speedup of team {strong_team} with {asked} ranks?",
                 key=strong.speedup,
                 unit="×",
-                mistakes=slips(
-                    strong.speedup,
-                    [
-                        (asked * cluster.compute_s / strong.step_time_s, "weak-for-strong"),
-                        (
-                            1 / strong.speedup,
-                            "inverted",
-                            "Turn it over: the time of one rank divided by the new time.",
-                        ),
-                        (strong.efficiency, "efficiency-for-speedup"),
-                        (weak.speedup, "weak-for-strong", "That is the number of team {weak_team}."),
-                        (asked, "free-lunch"),
-                    ],
-                ),
+                wrong=[
+                    (asked * cluster.compute_s / strong.step_time_s, "weak-for-strong"),
+                    (
+                        1 / strong.speedup,
+                        "inverted",
+                        "Turn it over: the time of one rank divided by the new time.",
+                    ),
+                    (strong.efficiency, "efficiency-for-speedup"),
+                    (weak.speedup, "weak-for-strong", "That is the number of team {weak_team}."),
+                    (asked, "free-lunch"),
+                ],
                 solution=(
                     "The step processes the same batch as one rank: {C} / {strong_step} = {strong_speedup}.",
                 ),
@@ -740,48 +696,43 @@ def _overlap(seed: int) -> Variant:
         given=given(cluster, n),
         values=values,
         parts=(
-            number(
+            figure(
                 id="none",
                 prompt="What is the speedup of {N} ranks without overlap?",
                 key=none.speedup,
                 unit="×",
-                mistakes=slips(none.speedup, speedup_slips(cluster, n)),
+                wrong=speedup_slips(cluster, n),
                 solution=(
                     "*T* = {T}, so a step takes {none_step}.",
                     "{N} · {C} / {none_step} = {none_speedup}: a loss.",
                 ),
             ),
-            number(
+            figure(
                 id="full",
                 prompt="And if the all-reduce could hide under the whole compute?",
                 key=full.speedup,
                 unit="×",
-                mistakes=slips(full.speedup, speedup_slips(cluster, n, overlap=1.0)),
+                wrong=speedup_slips(cluster, n, overlap=1.0),
                 solution=(
                     "The step then takes max(*C*, *T*) = {full_step}.",
                     "{N} · {C} / {full_step} = {full_speedup}: a gain.",
                 ),
             ),
-            number(
+            figure(
                 id="needed",
                 prompt="Which share of the compute has to hide communication for {N} ranks to break even?",
                 key=100 * needed,
                 unit="%",
                 relative=0.0,
                 absolute=1.0,
-                mistakes=slips(
-                    100 * needed,
-                    [
-                        (100 * (1 - needed), "hidden-exposed"),
-                        (
-                            100 * (cluster.ring_s(n) - (n - 1) * cluster.compute_s) / cluster.ring_s(n),
-                            "wrong-whole",
-                            "That is a share of the all-reduce. The question asks for a share of the compute.",
-                        ),
-                    ],
-                    relative=0.0,
-                    absolute=1.0,
-                ),
+                wrong=[
+                    (100 * (1 - needed), "hidden-exposed"),
+                    (
+                        100 * (cluster.ring_s(n) - (n - 1) * cluster.compute_s) / cluster.ring_s(n),
+                        "wrong-whole",
+                        "That is a share of the all-reduce. The question asks for a share of the compute.",
+                    ),
+                ],
                 solution=(
                     "At most (*N*−1)·*C* = {room} may stay exposed, so {T} − {room} = {missing} have to hide.",
                     "That is {needed} of *C*. Backward alone offers two thirds.",
@@ -866,55 +817,43 @@ def _accumulate(seed: int) -> Variant:
         given=given(cluster, n, compute="compute of one micro-batch on one rank"),
         values=values,
         parts=(
-            number(
+            whole(
                 id="micro",
                 prompt="What is the smallest number of micro-batches per all-reduce with which {N} ranks beat one?",
                 key=micro,
                 unit="micro-batches",
-                relative=0.0,
-                absolute=0.0,
-                digits=2,
-                mistakes=slips(
-                    micro,
-                    [
-                        (micro - 1, "tie-is-a-gain", "With {less} the speedup is {less_speedup}."),
-                        (math.floor(ring / cluster.compute_s) + 1, "comm-under-compute"),
-                        (math.floor(ring / (n * cluster.compute_s)) + 1, "off-by-one"),
-                    ],
-                    relative=0.0,
-                ),
+                wrong=[
+                    (micro - 1, "tie-is-a-gain", "With {less} the speedup is {less_speedup}."),
+                    (math.floor(ring / cluster.compute_s) + 1, "comm-under-compute"),
+                    (math.floor(ring / (n * cluster.compute_s)) + 1, "off-by-one"),
+                ],
                 solution=(
                     "With *k* micro-batches a step computes *k*·*C*, so the gain is *k*·(*N*−1)·*C* = *k* · {room}.",
                     "It has to exceed *T* = {T}: *k* > {exact}, so {micro}.",
                     "With {micro} the speedup is {speedup}, with {less} it is {less_speedup}.",
                 ),
             ),
-            number(
+            figure(
                 id="efficiency",
                 prompt="What is the efficiency with {ample} micro-batches per all-reduce?",
                 key=100 * far.efficiency,
                 unit="%",
                 relative=0.0,
                 absolute=0.6,
-                mistakes=slips(
-                    100 * far.efficiency,
-                    [
-                        (
-                            100 * far.communication_share,
-                            "hidden-exposed",
-                            "That is the share of communication. Efficiency is the share of compute.",
-                        ),
-                        (100 * none.efficiency, "bytes-per-micro-batch"),
-                        (100 * far.speedup, "speedup-for-efficiency"),
-                        (
-                            100 * none.efficiency * ample,
-                            "wrong-whole",
-                            "Efficiency does not grow in proportion: it is *k*·*C*/(*k*·*C* + *T*).",
-                        ),
-                    ],
-                    relative=0.0,
-                    absolute=0.6,
-                ),
+                wrong=[
+                    (
+                        100 * far.communication_share,
+                        "hidden-exposed",
+                        "That is the share of communication. Efficiency is the share of compute.",
+                    ),
+                    (100 * none.efficiency, "bytes-per-micro-batch"),
+                    (100 * far.speedup, "speedup-for-efficiency"),
+                    (
+                        100 * none.efficiency * ample,
+                        "wrong-whole",
+                        "Efficiency does not grow in proportion: it is *k*·*C*/(*k*·*C* + *T*).",
+                    ),
+                ],
                 solution=(
                     "Compute: {ample} · {C} = {ample_C}. One all-reduce: {T}. Together {ample_step}.",
                     "{ample_C} / {ample_step} = {ample_efficiency}.",
@@ -1005,57 +944,50 @@ def _bits(seed: int) -> Variant:
         given=tuple([row for row in given(cluster, n, bandwidth="{quoted} Gb/s") if row.symbol != "P"]),
         values=values,
         parts=(
-            number(
+            figure(
                 id="size",
                 prompt="How large are the gradients of one rank, in GB?",
                 key=cluster.n_bytes / 1e9,
                 unit="GB",
-                mistakes=slips(
-                    cluster.n_bytes / 1e9,
-                    [
-                        (parameters * other / 1e9, "gradient-width"),
-                        (
-                            parameters / 1e9,
-                            "gradient-width",
-                            "That is the number of parameters in billions: each takes {width} bytes.",
-                        ),
-                        (cluster.n_bytes * 8 / 1e9, "bits-for-bytes"),
-                        (cluster.n_bytes / 2**30, "binary-giga"),
-                    ],
-                ),
+                wrong=[
+                    (parameters * other / 1e9, "gradient-width"),
+                    (
+                        parameters / 1e9,
+                        "gradient-width",
+                        "That is the number of parameters in billions: each takes {width} bytes.",
+                    ),
+                    (cluster.n_bytes * 8 / 1e9, "bits-for-bytes"),
+                    (cluster.n_bytes / 2**30, "binary-giga"),
+                ],
                 solution=("{parameters} parameters of {width} bytes are {P}.",),
             ),
-            number(
+            figure(
                 id="speedup",
                 prompt="What is the speedup really?",
                 key=real.speedup,
                 unit="×",
-                mistakes=slips(real.speedup, believed),
+                wrong=believed,
                 solution=(
                     "{quoted} Gb/s are {B}, so the all-reduce takes {T}, not {hoped_T}.",
                     "{N} · {C} / ({C} + {T}) = {real}.",
                 ),
             ),
-            number(
+            figure(
                 id="even",
                 prompt="From which link speed on are the {N} ranks faster than one?",
                 key=even * 8 / 1e9,
                 unit="Gb/s",
                 relative=0.015,
-                mistakes=slips(
-                    even * 8 / 1e9,
-                    [
-                        (even / 1e9, "bits-for-bytes"),
-                        (cluster.bandwidth_for(n, cluster.compute_s) * 8 / 1e9, "comm-under-compute"),
-                        (
-                            cluster.bandwidth_for(n, cluster.compute_s - cluster.compute_s / n) * 8 / 1e9,
-                            "strong-for-weak",
-                        ),
-                        (even * 4 / 1e9, "one-phase"),
-                        (cluster.bandwidth_for(n, n * cluster.compute_s) * 8 / 1e9, "off-by-one"),
-                    ],
-                    relative=0.015,
-                ),
+                wrong=[
+                    (even / 1e9, "bits-for-bytes"),
+                    (cluster.bandwidth_for(n, cluster.compute_s) * 8 / 1e9, "comm-under-compute"),
+                    (
+                        cluster.bandwidth_for(n, cluster.compute_s - cluster.compute_s / n) * 8 / 1e9,
+                        "strong-for-weak",
+                    ),
+                    (even * 4 / 1e9, "one-phase"),
+                    (cluster.bandwidth_for(n, n * cluster.compute_s) * 8 / 1e9, "off-by-one"),
+                ],
                 solution=(
                     "A gain needs *T* < (*N*−1)·*C* = {room}.",
                     "{sent} in that time are {even}, or {even_bits}.",
