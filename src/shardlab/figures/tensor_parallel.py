@@ -1,0 +1,168 @@
+"""Pictures of chapter 05: an MLP cut over two ranks, where a layer's collectives stand, and what a rank keeps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from matplotlib.figure import Figure as Canvas
+from matplotlib.patches import Rectangle
+
+from shardlab.experiments import figure, style
+from shardlab.figures.common import labelled_bar
+from shardlab.models.memory_activations import layer_activations
+from shardlab.palette import color
+from shardlab.units import MB
+
+# Light enough for dark letters on a light and on a dark page.
+_INK = "#1b1e22"
+
+
+def _block(
+    axes: Any, x: float, y: float, width: float, height: float, role: str, label: str, below: str = ""
+) -> None:
+    """A matrix as a box with its name in it and its shape beneath."""
+    box = Rectangle((x, y), width, height, facecolor=color(role), edgecolor=color("text"), linewidth=0.8)
+    axes.add_patch(box)
+    ink = color("surface") if role == "memory-parameters" else _INK
+    axes.text(x + width / 2, y + height / 2, label, ha="center", va="center", fontsize=10, color=ink)
+    if below:
+        axes.text(x + width / 2, y - 0.1, below, ha="center", va="top", fontsize=8, color=color("muted"))
+
+
+def _sign(axes: Any, x: float, y: float, text: str, size: float = 12) -> None:
+    axes.text(x, y, text, ha="center", va="center", fontsize=size, color=color("text"))
+
+
+def mlp_split() -> Any:
+    """An MLP on two ranks: A by columns, GELU, B by rows, one all-reduce; matrices as boxes."""
+    with style():
+        canvas = Canvas(figsize=(7.2, 3.1), layout="constrained")
+        axes = canvas.subplots()
+        for rank, y in ((0, 2.0), (1, 0.0)):
+            axes.text(
+                -0.15, y + 0.5, f"rank {rank}", ha="right", va="center", fontsize=10, color=color("text")
+            )
+            _block(axes, 0.0, y + 0.15, 0.9, 0.7, "memory-activations", "X", "s·b × h")
+            _sign(axes, 1.05, y + 0.5, "·")
+            _block(axes, 1.2, y + 0.05, 0.9, 0.9, "memory-parameters", f"A{rank}", "h × 4h/2")
+            _sign(axes, 2.75, y + 0.5, "→ GELU →", 9)
+            _block(axes, 3.4, y + 0.15, 0.9, 0.7, "memory-activations", f"H{rank}", "s·b × 4h/2")
+            _sign(axes, 4.45, y + 0.5, "·")
+            _block(axes, 4.6, y + 0.05, 0.9, 0.9, "memory-parameters", f"B{rank}", "4h/2 × h")
+            _sign(axes, 5.73, y + 0.5, "=")
+            _block(axes, 5.95, y + 0.15, 0.9, 0.7, "memory-activations", f"Z{rank}", "partial sum")
+            _sign(axes, 8.05, y + 0.5, "→")
+            _block(axes, 8.3, y + 0.15, 0.9, 0.7, "memory-activations", "Z", "s·b × h")
+        axes.add_patch(
+            Rectangle(
+                (7.15, 0.05),
+                0.7,
+                2.9,
+                facecolor=color("communication"),
+                edgecolor=color("text"),
+                linewidth=0.8,
+            )
+        )
+        axes.text(7.5, 1.5, "all-reduce", ha="center", va="center", rotation=90, fontsize=10, color=_INK)
+        axes.set_xlim(-0.9, 9.3)
+        axes.set_ylim(-0.45, 3.1)
+        axes.axis("off")
+    return figure(
+        canvas,
+        alt="Two ranks, one row each. Both hold the whole input X. Rank 0 multiplies by A0, the left half of the columns "
+        "of A, applies GELU, multiplies by B0, the upper half of the rows of B, and gets a partial sum Z0. Rank 1 does "
+        "the same with A1 and B1. One all-reduce adds Z0 and Z1, and both ranks hold Z.",
+        caption="An MLP on two ranks: A by columns, B by rows. The wide tensor H is never whole anywhere, and only the "
+        "narrow output is sent.",
+    )
+
+
+_TENSOR = (
+    ("norm", "memory-activations", 0.7),
+    ("attention, own heads", "compute", 2.0),
+    ("all-reduce", "communication", 1.1),
+    ("norm", "memory-activations", 0.7),
+    ("MLP, own part", "compute", 2.0),
+    ("all-reduce", "communication", 1.1),
+)
+_SEQUENCE = (
+    ("norm", "memory-activations", 0.35),
+    ("all-gather", "communication", 1.0),
+    ("attention, own heads", "compute", 2.0),
+    ("reduce-\nscatter", "communication", 0.8),
+    ("norm", "memory-activations", 0.35),
+    ("all-gather", "communication", 1.0),
+    ("MLP, own part", "compute", 2.0),
+    ("reduce-\nscatter", "communication", 0.8),
+)
+
+
+def layer_collectives_line() -> Any:
+    """One layer's forward pass on a rank, tensor and sequence parallel: what is whole, what is split, what is sent."""
+    with style():
+        canvas = Canvas(figsize=(7.2, 2.2), layout="constrained")
+        axes = canvas.subplots()
+        for row, pieces in ((0.0, _TENSOR), (1.3, _SEQUENCE)):
+            start = 0.0
+            for label, role, width in pieces:
+                labelled_bar(axes, row, start, start + width, role, label if width > 0.4 else "", height=0.75)
+                start += width
+        axes.set_yticks([0.0, 1.3], ["tensor\nparallel", "sequence\nparallel"])
+        axes.set_ylim(2.0, -0.6)
+        axes.set_xlim(0, 8.35)
+        axes.set_xticks([])
+        axes.set_xlabel("forward pass of one layer, not to scale")
+        axes.grid(visible=False)
+    return figure(
+        canvas,
+        alt="Two rows. Tensor parallel: norm on all tokens, attention on the rank's own heads, all-reduce, norm on all "
+        "tokens, the rank's part of the MLP, all-reduce. Sequence parallel: norm on the rank's own tokens, all-gather, "
+        "attention, reduce-scatter, norm on own tokens, all-gather, MLP, reduce-scatter.",
+        caption="Sequence parallelism opens each all-reduce into its two halves and lets the norms (and dropouts) run on a "
+        "rank's own tokens in between. The backward pass runs the line from right to left, with the two halves exchanged.",
+    )
+
+
+def kept_activations(
+    sequence: int = 2048, micro_batch: int = 1, hidden: int = 12_288, heads: int = 96, ranks: int = 8
+) -> Any:
+    """Bytes that one rank keeps of one layer, the part that tensor parallelism leaves whole apart from the rest."""
+    cases = (
+        ("1 rank", 1, False, "none"),
+        ("tensor", ranks, False, "none"),
+        ("tensor,\nselective", ranks, False, "selective"),
+        ("sequence", ranks, True, "none"),
+        ("sequence,\nselective", ranks, True, "selective"),
+    )
+    sizes, rows = (sequence, micro_batch, hidden, heads), []
+    for name, t, split, recompute in cases:
+        layer = layer_activations(*sizes, tensor_parallel=t, sequence_parallel=split, recompute=recompute)
+        # norms, both inputs and the dropout masks: 10 of the 34 bytes per token and column
+        whole = 10.0 * sequence * micro_batch * hidden / (t if split else 1)
+        rows.append((name, whole, layer.kept_bytes - whole))
+    with style():
+        canvas = Canvas(figsize=(7.2, 2.7), layout="constrained")
+        axes = canvas.subplots()
+        for index, (_, whole, rest) in enumerate(rows):
+            labelled_bar(axes, index, 0, (whole + rest) / MB, "memory-activations")
+            edge = color("memory-text")
+            axes.barh(
+                index, whole / MB, height=0.62, facecolor="none", edgecolor=edge, hatch="////", linewidth=0
+            )
+            text = f"{(whole + rest) / MB:.0f} MB"
+            axes.text((whole + rest) / MB + 30, index, text, va="center", fontsize=9, color=color("text"))
+        axes.set_yticks(range(len(rows)), [name for name, _, _ in rows])
+        axes.set_ylim(len(rows) - 0.4, -0.6)
+        axes.set_xlim(0, (rows[0][1] + rows[0][2]) / MB * 1.15)
+        axes.set_xlabel("kept by one rank for one layer, MB")
+        axes.grid(visible=False)
+    listed = ", ".join(
+        [f"{name} {(whole + rest) / MB:.0f} MB".replace("\n", " ") for name, whole, rest in rows]
+    )
+    return figure(
+        canvas,
+        alt=f"Bars: activations of one layer on one rank of {ranks}, h = {hidden}, s = {sequence}, b = {micro_batch}: {listed}.",
+        caption=f"Activations of one GPT-3 layer on one of {ranks} ranks. Striped: norms, layer inputs and "
+        "dropout masks. Tensor parallelism alone leaves that part "
+        f"whole, {rows[1][1] / MB:.0f} MB on every rank; sequence parallelism splits it too.",
+    )
