@@ -40,7 +40,7 @@ lint: $(VENV)/.dev  ## ruff (notebooks too), mypy, locks in step
 	$(PY) -m mypy
 
 test-models: $(VENV)/.dev $(VENV)/.torch frontend/node_modules/.ready  ## models, experiments, quizzes, command line
-	$(PY) -m pytest -q -n 2 --dist loadscope tests --ignore=tests/labs --ignore=tests/extras --ignore=tests/notebooks --ignore=tests/exercises --ignore=tests/site
+	$(PY) -m pytest -q -n 2 --dist worksteal tests --ignore=tests/labs --ignore=tests/extras --ignore=tests/notebooks --ignore=tests/exercises --ignore=tests/site
 
 test-labs: $(VENV)/.dev $(VENV)/.torch  ## real processes, one lab at a time
 	$(PY) -m pytest -q tests/labs
@@ -56,7 +56,7 @@ test-exercises: $(VENV)/.dev $(VENV)/.torch .venv-grade/.grade  ## assignments: 
 	$(PY) -m pytest -q tests/exercises
 
 test-site: html $(VENV)/.dev frontend/node_modules/.ready  ## the built book in a real Chromium
-	$(PY) -m pytest -q tests/site
+	$(PY) -m pytest -q -n 2 --dist loadscope tests/site
 
 release: .venv-grade/.grade  ## write the student release of every assignment
 	$(GRADE_PY) tools/exercises.py release

@@ -6,8 +6,8 @@ import sys
 import pytest
 
 from shardlab import labs
-from shardlab.labs.sent import allowed_gap_bytes
 from shardlab.labs.run import Outcome
+from shardlab.labs.sent import allowed_gap_bytes
 from shardlab.models.collectives import ring_allreduce_sent_bytes, simulate_ring_allreduce
 
 # The module: shardlab.labs.ring is the lab, and hides it.

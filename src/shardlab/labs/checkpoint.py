@@ -438,7 +438,7 @@ def _reshard_faults(row: ReshardRow) -> list[str]:
 
 @lab(
     title="Checkpoints: exact resume, what omissions cost, other numbers of ranks, async saves, half-written files",
-    seconds=25,
+    seconds=45,
     needs="torch",
     options={
         "ranks": "Ranks that save; the checkpoint is loaded on as many, half, one and twice as many.",

@@ -673,7 +673,7 @@ def _some(numbers: Sequence[int], most: int = 4) -> str:
 
 @lab(
     title="Data order on several ranks: shuffling, padding, seeds, evaluation, uneven batches, loader workers",
-    seconds=15,
+    seconds=25,
     needs="torch",
     options={
         "ranks": "Largest number of ranks; 1, 2, 4, ... up to it are measured.",

@@ -342,7 +342,7 @@ class DdpRun(LabRun):
 
 @lab(
     title="Data parallelism on real processes: equal results, bytes on the wire, no_sync, strong scaling",
-    seconds=15,
+    seconds=20,
     needs="torch",
     options={
         "ranks": "Largest number of ranks; 1, 2, 4, ... up to it are measured.",

@@ -300,7 +300,7 @@ def _with_helpers(plain: Lab[P, FindTheBugRun]) -> BugLab[P]:
 @_with_helpers
 @lab(
     title="Find the bug: distributed programs with one silent fault each, to be mended and checked",
-    seconds=15,
+    seconds=30,
     needs="torch",
     options={
         "ranks": "Number of ranks; a fix is also tried on 2 and 3.",

@@ -298,7 +298,7 @@ class LocalSgdRun(LabRun):
 
 @lab(
     title="Local SGD and DiLoCo: average once in H steps, count the bytes saved and the loss it costs",
-    seconds=20,
+    seconds=40,
     needs="torch",
     options={
         "ranks": "Number of ranks.",

@@ -331,7 +331,7 @@ class MeshRun(LabRun):
 
 @lab(
     title="A mesh of data, pipeline and tensor parallelism: groups, bytes of each axis, a wrong group",
-    seconds=15,
+    seconds=20,
     needs="torch",
     options={
         "ranks": "Number of ranks: 4 for two axes at once, 8 for three.",

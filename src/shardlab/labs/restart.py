@@ -286,7 +286,7 @@ class RestartRun(LabRun):
 
 @lab(
     title="Kill a rank under torchrun: restart from the checkpoint, equal to the last bit, and what it costs",
-    seconds=18,
+    seconds=35,
     needs="torch",
     options={
         "ranks": "Number of ranks; the last one is killed.",

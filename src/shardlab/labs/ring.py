@@ -555,7 +555,7 @@ def _time_cells(row: TimeRow) -> tuple[str, str, str]:
 
 @lab(
     title="Ring all-reduce by hand: equal sums, bytes on the wire, times predicted and measured",
-    seconds=12,
+    seconds=15,
     needs="torch",
     options={
         "ranks": "Largest number of ranks; 1, 2, 4, ... up to it are measured.",

@@ -353,7 +353,7 @@ def _least_time_s(row: LinkRow) -> float:
 
 @lab(
     title="Data parallelism over slow cables: network namespaces held to a rate, where more workers are slower",
-    seconds=25,
+    seconds=30,
     needs="torch, Linux, root or user namespaces",
     options={
         "ranks": "Largest number of ranks, 2 to 4; 1, 2, ... up to it are measured.",

@@ -287,7 +287,7 @@ def _ms(seconds: float) -> str:
 
 @lab(
     title="Stragglers on real processes: one slow rank, jitter on all, and who is to blame",
-    seconds=16,
+    seconds=25,
     needs="torch",
     options={
         "ranks": "Number of ranks; jitter is measured on 1, 2, 4, ... up to it.",

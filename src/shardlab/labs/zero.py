@@ -704,7 +704,7 @@ def _collective_title(row: CollectiveRow) -> str:
 
 @lab(
     title="ZeRO and FSDP2 on real processes: equal results, memory by kind, what gloo's reduce-scatter really sends",
-    seconds=15,
+    seconds=20,
     needs="torch",
     options={
         "ranks": "Largest number of ranks; 1, 2, 4, ... up to it are measured.",
