@@ -8,7 +8,7 @@ and counts the bytes that it sends. Each round starts with an empty cache. Print
 
 - first result: from the first touch (focus on a control) to the first chart drawn by the engine;
 - bytes: what the browser fetched for that, compressed, the script that draws included (it is the same for both);
-- update: from a moved control to the new chart in the page with its layout done, the median over a sweep.
+- update, three seconds later: from a moved control to the new chart in the page with its layout done, the median over a sweep.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ PYODIDE = ROOT / "frontend" / "node_modules" / "pyodide"
 CHROMIUM = "/usr/bin/chromium"
 ARGS = ["--no-sandbox", "--disable-quic", "--disable-background-networking"]
 NAME = "scaling-explorer"
+# A reader looks at the first picture; the engines use the time, each in its way, to compile what runs often.
+LOOK_MS = 3000
 
 PYODIDE_WORKER = """
 import { loadPyodide } from "./pyodide/pyodide.mjs";
@@ -161,6 +163,7 @@ def measure(page: Page, server: Server, title: str, sweeps: int) -> dict[str, An
     engine = sum(server.sent.values())
     files = dict(server.sent)
     server.sent.clear()
+    page.wait_for_timeout(LOOK_MS)
     updates = page.evaluate(SWEEP, sweeps)
     script = drawing.get("experiment.js", 0)
     return {

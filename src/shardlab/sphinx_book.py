@@ -32,10 +32,19 @@ class LedgerDirective(SphinxDirective):  # type: ignore[misc]
         return [nodes.raw("", ledger_html(), format="html")]
 
 
+def _name_folded_cells_as_they_read(
+    app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: Any
+) -> None:
+    """myst-nb gives the summary of a folded cell another name than the one it shows: speech input then misses it."""
+    if context.get("body"):
+        context["body"] = context["body"].replace(' aria-label="Toggle hidden content"', "")
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register the directives."""
     # jupyter-book always sets this; the extension that owns it is left out, as it reaches for other hosts.
     app.add_config_value("comments_config", {}, "html")
     app.add_directive("price-tag", PriceTagDirective)
     app.add_directive("ledger", LedgerDirective)
+    app.connect("html-page-context", _name_folded_cells_as_they_read)
     return {"version": __version__, "parallel_read_safe": True, "parallel_write_safe": True}
