@@ -251,7 +251,7 @@ def _load_words(state: _Layer) -> str:
     ratio = _total(state.pass_s) / _total(state.even_s)
     if state.rank_imbalance < 1.005:
         return (
-            f"Every rank gets the same number of tokens, {_thousands(state.fair)} copies, and the layer takes "
+            f"Every rank gets the same number of tokens, {_thousands(state.fair)} copies for {state.experts} experts in all, and the layer takes "
             f"{words.ratio(ratio)} the time of even routing without a limit."
         )
     return (

@@ -364,7 +364,7 @@ def _sentences(states: list[_State], position: int, ranks: int, rank: int, wrong
             texts.append("No error is raised: only a comparison with the uncut product tells.")
     elif state.sent == 0:
         texts.append(
-            f"Nothing has been sent yet; the whole pass will send {words.n_bytes(last.sent)} a rank."
+            f"Drawn is rank {rank}. Nothing has been sent yet; the whole pass will send {words.n_bytes(last.sent)} a rank."
         )
     else:
         texts.append(f"Sent so far {words.n_bytes(state.sent)} of {words.n_bytes(last.sent)} a rank.")
