@@ -19,6 +19,8 @@ from shardlab.labs.run import run
 from shardlab.labs.sent import SENT_COLUMNS, Sent, reading_words
 from shardlab.labs.table import Table
 from shardlab.models.communication import layout_traffic
+from shardlab.models.mesh import Mesh
+from shardlab.models.mesh import mesh as mesh_model
 from shardlab.units import format_bytes
 
 WORKER = "shardlab.labs.mesh_worker:worker"
@@ -64,21 +66,17 @@ def place_of(layout: Sequence[int], rank: int) -> tuple[int, ...]:
     Source: the order of ranks in ``torch.distributed.init_device_mesh``; tensor parallel innermost, so that its
     ranks are neighbours in a node: Narayanan et al. (arXiv 2104.04473), section 3.2.
     """
-    places = []
-    for degree in reversed(layout):
-        places.append(rank % degree)
-        rank //= degree
-    return tuple(reversed(places))
+    return tuple(reversed(_model(layout).place(rank)))
 
 
 def group_of(layout: Sequence[int], rank: int, axis: int) -> tuple[int, ...]:
     """The ranks that share a rank's coordinates on all axes but one: whom it talks to along that axis, and itself."""
-    mine = place_of(layout, rank)
-    everyone = range(layout[0] * layout[1] * layout[2])
-    others = [other for other in range(len(layout)) if other != axis]
-    return tuple(
-        [member for member in everyone if all(place_of(layout, member)[i] == mine[i] for i in others)]
-    )
+    return _model(layout).group(rank, (AXES[axis],))
+
+
+def _model(layout: Sequence[int]) -> Mesh:
+    """The layout as the models have it, fastest axis first."""
+    return mesh_model(tuple(reversed(tuple(zip(AXES, layout, strict=True)))))
 
 
 def layout_words(layout: Sequence[int]) -> str:

@@ -813,19 +813,28 @@ def crossovers(
         if entry.runs_on(ranks, in_network):
             start, slope = _line(entry, ranks, bandwidth, latency_s, reduce_s_per_byte)
             lines.append((start, slope, entry.name))
-    size, found = 0.0, []
+    return [(size, name) for size, (_, _, name) in lower_edge(lines)]
+
+
+def lower_edge(lines: list[tuple[float, float, Any]]) -> list[tuple[float, tuple[float, float, Any]]]:
+    """From which place on which line is the lowest: ``[(0.0, line), (place, line), ...]``, rising.
+
+    Args:
+        lines: one or more of (height at 0, slope, whatever belongs to it).
+    """
     current = lines[0]
     for line in lines[1:]:
-        if (line[0], line[1]) < (current[0], current[1]):
+        if line[:2] < current[:2]:
             current = line
+    place, found = 0.0, []
     while True:
-        found.append((size, current[2]))
+        found.append((place, current))
         following = None
         for line in lines:
             if line[1] < current[1]:
                 meets = (line[0] - current[0]) / (current[1] - line[1])
-                if following is None or (meets, line[1]) < (size, following[1]):
-                    size, following = meets, line
+                if following is None or (meets, line[1]) < (place, following[1]):
+                    place, following = meets, line
         if following is None:
             return found
         current = following

@@ -15,6 +15,7 @@ from shardlab.models.collectives import (
     algorithms,
     busbw_factor,
     hierarchical_allreduce,
+    lower_edge,
 )
 
 LEAST_BYTES, MOST_BYTES = 1e2, 1e10
@@ -131,23 +132,8 @@ def _hierarchical(links: Links, in_network: bool) -> Way:
 
 def winners(candidates: list[Way]) -> list[tuple[float, Way]]:
     """From which size on which way is the fastest: the lower edge of straight lines, solved and not scanned."""
-    current = candidates[0]
-    for way in candidates[1:]:
-        if (way.start_s, way.s_per_byte) < (current.start_s, current.s_per_byte):
-            current = way
-    size = 0.0
-    found = [(size, current)]
-    while True:
-        following = None
-        for way in candidates:
-            if way.s_per_byte < current.s_per_byte:
-                meets = (way.start_s - current.start_s) / (current.s_per_byte - way.s_per_byte)
-                if following is None or (meets, way.s_per_byte) < (size, following.s_per_byte):
-                    size, following = meets, way
-        if following is None:
-            return found
-        current = following
-        found.append((size, current))
+    lines = [(way.start_s, way.s_per_byte, way) for way in candidates]
+    return [(size, way) for size, (_, _, way) in lower_edge(lines)]
 
 
 def _fastest_first(candidates: list[Way], n_bytes: float) -> list[Way]:
