@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from shardlab.checks import count, positive
-from shardlab.labs import machine
 from shardlab.labs.ddp import WireRow
 from shardlab.labs.lab import lab
-from shardlab.labs.result import LabRun, only, ranks_words
+from shardlab.labs.result import LabRun, common, only, ranks_words
 from shardlab.labs.run import MOST_RANKS, run
 from shardlab.labs.sent import WIRE_TOLERANCE
 from shardlab.labs.table import Table
@@ -516,12 +515,7 @@ def _evaluate(measured: dict[str, Any], settings: dict[str, int], elapsed_s: flo
     sizes, losses = measured["text_tokens"], measured["text_losses"]
     predicted = _predicted_losses(sizes, losses)
     return AccumulationRun(
-        settings=settings,
-        stamp=machine.stamp(),
-        backend=measured["backend"],
-        reading=measured["reading"],
-        threads=measured["threads"],
-        elapsed_s=elapsed_s,
+        **common(measured, settings, elapsed_s),
         parameters=measured["parameters"],
         n_bytes=FP32_BYTES * measured["parameters"],
         max_norm=measured["max_norm"],

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from shardlab.checks import count, positive
-from shardlab.labs import machine
 from shardlab.labs.lab import lab
-from shardlab.labs.result import LabRun, cores_words, only, ranks_words, teams
+from shardlab.labs.result import LabRun, common, cores_words, only, ranks_words, teams
 from shardlab.labs.run import MOST_RANKS, run
 from shardlab.labs.sent import SENT_COLUMNS, Sent, reading_words
 from shardlab.labs.table import Table
@@ -442,12 +441,7 @@ def _sequence(sequence: int, ranks: int) -> int:
 
 def _evaluate(measured: dict[str, Any], settings: dict[str, Any], elapsed_s: float) -> ContextParallelRun:
     return ContextParallelRun(
-        settings=settings,
-        stamp=machine.stamp(),
-        backend=measured["backend"],
-        reading=measured["reading"],
-        threads=measured["threads"],
-        elapsed_s=elapsed_s,
+        **common(measured, settings, elapsed_s),
         equality=tuple([EqualityRow(**row) for row in measured["equality"]]),
         work=tuple([_work_row(row, settings["sequence"]) for row in measured["work"]]),
         traffic=tuple([_traffic_row(row, settings) for row in measured["traffic"]]),

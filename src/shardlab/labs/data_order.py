@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from shardlab.checks import count, positive
-from shardlab.labs import machine, progress
+from shardlab.labs import progress
 from shardlab.labs.lab import lab
 from shardlab.labs.rank import launched_elsewhere
-from shardlab.labs.result import LabRun, only, ranks_words, teams
+from shardlab.labs.result import LabRun, common, only, ranks_words, teams
 from shardlab.labs.run import MOST_RANKS, LabError, run
 from shardlab.labs.table import Table
 from shardlab.models.batch import UnevenSteps, epoch_order, rank_samples, shard_plan, uneven_steps
@@ -799,12 +799,7 @@ def _evaluate(
 ) -> DataOrderRun:
     joins = measured.get("join", [])
     return DataOrderRun(
-        settings=settings,
-        stamp=machine.stamp(),
-        backend=measured["backend"],
-        reading=measured["reading"],
-        threads=measured["threads"],
-        elapsed_s=elapsed_s,
+        **common(measured, settings, elapsed_s),
         epochs=tuple([_epoch_row(row, settings) for row in measured["epochs"]]),
         padding=tuple([_padding_row(row) for row in measured["padding"]]),
         seeds=tuple([_seed_row(row, settings["samples"]) for row in measured.get("seeds", [])]),

@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from shardlab.checks import count, positive
-from shardlab.labs import machine
 from shardlab.labs.lab import lab
 from shardlab.labs.rank import launched_elsewhere
-from shardlab.labs.result import LabRun, only, ranks_words, teams
+from shardlab.labs.result import LabRun, common, only, ranks_words, teams
 from shardlab.labs.run import MOST_RANKS, LabError, Outcome, require, run
 from shardlab.labs.table import Table
 from shardlab.models.memory import deepspeed_bucket_bytes, model_states
@@ -337,12 +336,7 @@ def _evaluate(
 ) -> DeepspeedRun:
     most = measured[max(measured)]
     return DeepspeedRun(
-        settings=settings,
-        stamp=machine.stamp(),
-        backend=most["backend"],
-        reading=most["reading"],
-        threads=most["threads"],
-        elapsed_s=elapsed_s,
+        **common(most, settings, elapsed_s),
         deepspeed=most["deepspeed"],
         parameters=most["parameters"],
         largest_tensor=most["largest_tensor"],

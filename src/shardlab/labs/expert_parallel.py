@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from shardlab.checks import count, non_negative, positive
-from shardlab.labs import machine
 from shardlab.labs.lab import lab
-from shardlab.labs.result import LabRun, only, ranks_words, teams
+from shardlab.labs.result import LabRun, common, only, ranks_words, teams
 from shardlab.labs.run import MOST_RANKS, run
 from shardlab.labs.sent import SENT_COLUMNS, Sent, reading_words
 from shardlab.labs.table import Table
@@ -552,12 +551,7 @@ def _factors(factors: Sequence[float]) -> list[float]:
 
 def _evaluate(measured: dict[str, Any], settings: dict[str, Any], elapsed_s: float) -> ExpertParallelRun:
     return ExpertParallelRun(
-        settings=settings,
-        stamp=machine.stamp(),
-        backend=measured["backend"],
-        reading=measured["reading"],
-        threads=measured["threads"],
-        elapsed_s=elapsed_s,
+        **common(measured, settings, elapsed_s),
         equality=tuple([EqualityRow(**row) for row in measured["equality"]]),
         traffic=tuple([_traffic_row(row, settings) for row in measured["traffic"]]),
         load=tuple([_load_row(row, settings) for row in measured["traffic"] if row["part"] == "forward"]),

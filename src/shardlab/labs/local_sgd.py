@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from shardlab.checks import count, non_negative, positive
-from shardlab.labs import machine
 from shardlab.labs.lab import lab
-from shardlab.labs.result import LabRun, only, ranks_words
+from shardlab.labs.result import LabRun, common, only, ranks_words
 from shardlab.labs.run import MOST_RANKS, run
 from shardlab.labs.sent import allowed_gap_bytes
 from shardlab.labs.table import Table
@@ -382,12 +381,7 @@ def _intervals(intervals: Sequence[int], steps: int) -> list[int]:
 def _evaluate(measured: dict[str, Any], settings: dict[str, Any], elapsed_s: float) -> LocalSgdRun:
     n_bytes = FP32_BYTES * measured["parameters"]
     return LocalSgdRun(
-        settings=settings,
-        stamp=machine.stamp(),
-        backend=measured["backend"],
-        reading=measured["reading"],
-        threads=measured["threads"],
-        elapsed_s=elapsed_s,
+        **common(measured, settings, elapsed_s),
         parameters=measured["parameters"],
         n_bytes=n_bytes,
         samples_per_step=measured["samples_per_step"],

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from shardlab.checks import count, positive
-from shardlab.labs import machine
 from shardlab.labs.lab import lab
-from shardlab.labs.result import LabRun, only, teams
+from shardlab.labs.result import LabRun, common, only, teams
 from shardlab.labs.run import MOST_RANKS, require, run
 from shardlab.labs.sent import SENT_COLUMNS, Sent, reading_words
 from shardlab.labs.table import Table
@@ -319,12 +318,7 @@ def _layouts(ranks: int) -> list[tuple[int, int]]:
 def _evaluate(measured: dict[str, Any], settings: dict[str, int], elapsed_s: float) -> MegatronRun:
     alone = measured["layouts"][0]
     return MegatronRun(
-        settings=settings,
-        stamp=machine.stamp(),
-        backend=measured["backend"],
-        reading=measured["reading"],
-        threads=measured["threads"],
-        elapsed_s=elapsed_s,
+        **common(measured, settings, elapsed_s),
         version=measured["version"],
         linears=tuple([LinearRow(**row) for row in measured["linears"]]),
         layouts=tuple([_layout_row(row, alone) for row in measured["layouts"]]),

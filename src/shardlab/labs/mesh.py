@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from shardlab.checks import count, positive
-from shardlab.labs import machine
 from shardlab.labs.lab import lab
-from shardlab.labs.result import LabRun, cores_words, only, ranks_words
+from shardlab.labs.result import LabRun, common, cores_words, only, ranks_words
 from shardlab.labs.run import run
 from shardlab.labs.sent import SENT_COLUMNS, Sent, reading_words
 from shardlab.labs.table import Table
@@ -387,12 +386,7 @@ def mesh(
 
 def _evaluate(measured: dict[str, Any], settings: dict[str, Any], elapsed_s: float) -> MeshRun:
     return MeshRun(
-        settings=settings,
-        stamp=machine.stamp(),
-        backend=measured["backend"],
-        reading=measured["reading"],
-        threads=measured["threads"],
-        elapsed_s=elapsed_s,
+        **common(measured, settings, elapsed_s),
         parameters=measured["parameters"],
         groups=tuple([_group_row(row) for row in measured["groups"]]),
         equality=tuple(

@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from shardlab.checks import choice, count, positive
-from shardlab.labs import machine
 from shardlab.labs.lab import lab
 from shardlab.labs.rank import launched_elsewhere
-from shardlab.labs.result import LabRun, ranks_words
+from shardlab.labs.result import LabRun, common, ranks_words
 from shardlab.labs.run import MOST_RANKS, run
 from shardlab.labs.table import Table
 from shardlab.models.pipeline import PipelineRun, bubble_of_total, execute, simulate
@@ -450,12 +449,7 @@ def pipeline(
     outcome = run(WORKER, n_ranks, params, limit_s=limit, start=start, show=show)
     measured = outcome.results[0]
     return PipelineLabRun(
-        settings=settings,
-        stamp=machine.stamp(),
-        backend=measured["backend"],
-        reading=measured["reading"],
-        threads=measured["threads"],
-        elapsed_s=outcome.elapsed_s,
+        **common(measured, settings, outcome.elapsed_s),
         schedules=tuple([_row(row) for row in measured["schedules"]]),
         deadlock=tuple([row["stands"] for row in measured.get("deadlock", [])]),
     )

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar, Self, TypeVar
 
+from shardlab.labs import machine
 from shardlab.labs.machine import Stamp
 from shardlab.labs.table import Table, Tables
 
@@ -110,6 +111,18 @@ class LabRun(ABC):
         if data.pop("lab", None) != cls.lab or not data.pop("complete", False):
             raise ValueError(f"text must be the JSON of a complete {cls.lab} lab")
         return cattrs.Converter(forbid_extra_keys=True).structure(data, cls)
+
+
+def common(measured: Mapping[str, Any], settings: Mapping[str, Any], elapsed_s: float) -> dict[str, Any]:
+    """The fields that every run has, taken here and now.
+
+    Args:
+        measured: what :func:`shardlab.labs.measure.run_stages` returned.
+        settings: the lab's arguments.
+        elapsed_s: seconds of the whole lab.
+    """
+    facts = {name: measured[name] for name in ("backend", "reading", "threads")}
+    return {"settings": settings, "stamp": machine.stamp(), "elapsed_s": elapsed_s, **facts}
 
 
 def only(rows: Sequence[Row], name: str, **wanted: Any) -> Row:

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from shardlab.checks import choice, count, positive
-from shardlab.labs import machine
 from shardlab.labs.lab import lab
-from shardlab.labs.result import LabRun, cores_words, only, ranks_words, teams
+from shardlab.labs.result import LabRun, common, cores_words, only, ranks_words, teams
 from shardlab.labs.run import MOST_RANKS, run
 from shardlab.labs.sent import allowed_gap_bytes
 from shardlab.labs.table import Table
@@ -625,12 +624,7 @@ def _sizes(sizes: Sequence[int]) -> list[int]:
 def _evaluate(measured: dict[str, Any], settings: dict[str, Any], elapsed_s: float) -> RingRun:
     links, unfitted = _fit(measured["times"], settings)
     return RingRun(
-        settings=settings,
-        stamp=machine.stamp(),
-        backend=measured["backend"],
-        reading=measured["reading"],
-        threads=measured["threads"],
-        elapsed_s=elapsed_s,
+        **common(measured, settings, elapsed_s),
         equality=tuple([EqualityRow(**_tupled(row)) for row in measured["equality"]]),
         steps=tuple(
             [_step_row(row, measured["step_elements"], settings["ranks"]) for row in measured["steps"]]

@@ -17,7 +17,7 @@ from shardlab.checks import count, positive
 from shardlab.labs import machine, netns
 from shardlab.labs.ddp import FP32_BYTES, SAME
 from shardlab.labs.lab import lab
-from shardlab.labs.result import LabRun, cores_words, only, ranks_words, teams
+from shardlab.labs.result import LabRun, common, cores_words, only, ranks_words, teams
 from shardlab.labs.run import LabError, run
 from shardlab.labs.sent import WIRE_TOLERANCE
 from shardlab.labs.table import Table
@@ -453,12 +453,7 @@ def _evaluate(measured: dict[str, Any], settings: dict[str, Any], elapsed_s: flo
     n_bytes = FP32_BYTES * measured["parameters"]
     alone_s = statistics.median(next(cell for cell in measured["steps"] if cell["ranks"] == 1)["seconds"])
     return SlowNetworkRun(
-        settings=settings,
-        stamp=machine.stamp(),
-        backend=measured["backend"],
-        reading=measured["reading"],
-        threads=measured["threads"],
-        elapsed_s=elapsed_s,
+        **common(measured, settings, elapsed_s),
         parameters=measured["parameters"],
         n_bytes=n_bytes,
         link=tuple(

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from shardlab.checks import count, positive
-from shardlab.labs import machine
 from shardlab.labs.lab import lab
-from shardlab.labs.result import LabRun, only, ranks_words, teams
+from shardlab.labs.result import LabRun, common, only, ranks_words, teams
 from shardlab.labs.run import MOST_RANKS, run
 from shardlab.labs.table import Table
 from shardlab.models.stragglers import (
@@ -364,12 +363,7 @@ def straggler(
     outcome = run(WORKER, n_ranks, params, limit_s=limit, start=start, show=show)
     measured = outcome.results[0]
     return StragglerRun(
-        settings=settings,
-        stamp=machine.stamp(),
-        backend=measured["backend"],
-        reading=measured["reading"],
-        threads=measured["threads"],
-        elapsed_s=outcome.elapsed_s,
+        **common(measured, settings, outcome.elapsed_s),
         slow=tuple([SlowRow(**_tuples(row)) for row in measured["slow"]]),
         without=tuple([StepsRow(**_tuples(row)) for row in measured.get("without", [])]),
         jitter=tuple([JitterRow(**_tuples(row)) for row in measured["jitter"]]),
