@@ -9,7 +9,7 @@ SETUP := $(PYTHON) tools/setup_venv.py
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help book html execute lab torch extras test lint test-models test-labs test-extras test-notebooks \
+.PHONY: help book html execute lab torch extras test lint test-models test-labs test-launch test-extras test-notebooks \
         test-exercises test-site \
         release start grade feedback frontend lock bench clean
 
@@ -32,7 +32,7 @@ torch: $(VENV)/.torch  ## add PyTorch, for the labs on real processes
 
 extras: .venv-extras/.extras  ## add DeepSpeed, Megatron-core and Ray, in a venv of their own
 
-test: lint test-models test-labs test-extras test-notebooks test-exercises test-site  ## pass every test
+test: lint test-models test-labs test-launch test-notebooks test-exercises test-site  ## pass every test of a submission
 
 lint: $(VENV)/.dev  ## ruff (notebooks too), mypy, locks in step
 	$(PY) -m ruff check .
@@ -40,12 +40,15 @@ lint: $(VENV)/.dev  ## ruff (notebooks too), mypy, locks in step
 	$(PY) -m mypy
 
 test-models: $(VENV)/.dev $(VENV)/.torch frontend/node_modules/.ready  ## models, experiments, quizzes, command line
-	$(PY) -m pytest -q -n 2 --dist worksteal tests --ignore=tests/labs --ignore=tests/extras --ignore=tests/notebooks --ignore=tests/exercises --ignore=tests/site
+	$(PY) -m pytest -q -n 2 --dist worksteal tests --ignore=tests/labs --ignore=tests/launch --ignore=tests/extras --ignore=tests/notebooks --ignore=tests/exercises --ignore=tests/site
 
-test-labs: $(VENV)/.dev $(VENV)/.torch  ## real processes, one lab at a time
-	$(PY) -m pytest -q tests/labs
+test-labs: $(VENV)/.dev $(VENV)/.torch  ## real processes
+	$(PY) -m pytest -q -n 2 --dist loadfile tests/labs
 
-test-extras: .venv-extras/.extras  ## labs on whole systems: DeepSpeed, Megatron-core, Ray, Slurm, Kubernetes
+test-launch: $(VENV)/.dev $(VENV)/.torch  ## the launch files: torchrun, a Slurm of two nodes, Kubernetes' schemas
+	$(PY) -m pytest -q tests/launch
+
+test-extras: .venv-extras/.extras  ## weekly: labs on whole systems, DeepSpeed, Megatron-core, Ray
 	$(EXTRAS_PY) -m pytest -q tests/extras
 
 test-notebooks: $(VENV)/.dev $(VENV)/.torch  ## hygiene, then nbval on every notebook

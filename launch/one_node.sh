@@ -8,5 +8,5 @@ set -euo pipefail
 # Else agent and ranks share one store, and a restart can meet the old one's port.
 export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
 
-exec timeout --kill-after=30 "${LIMIT_S:-3600}" \
+exec timeout --kill-after=60 "${LIMIT_S:-3600}" \
   torchrun --standalone --nproc-per-node "${RANKS:-4}" --max-restarts "${RESTARTS:-0}" "$@"

@@ -8,7 +8,7 @@ set -euo pipefail
 : "${RAY_ADDRESS:?RAY_ADDRESS must be the cluster, such as http://head:8265}"
 export RAY_USAGE_STATS_ENABLED=0
 
-exec timeout --kill-after=30 "${LIMIT_S:-3600}" \
+exec timeout --kill-after=60 "${LIMIT_S:-3600}" \
   ray job submit --address "$RAY_ADDRESS" \
   --runtime-env-json '{"working_dir": ".", "excludes": [".venv*", ".git", "_build", "frontend"], "env_vars": {"PYTHONPATH": "src"}}' \
   -- python launch/ray_job.py "$@"

@@ -37,14 +37,18 @@ def main() -> int:
         x, y = make_batch(seed=len(losses), size=GLOBAL_BATCH)  # by step: no data position to keep
         share = shard((x.to(device), y.to(device)), dist.get_rank(), dist.get_world_size())
         loss = training_step(model, optimizer, [share])
-        time.sleep(given.pause_s)
+        stop.pause(given.pause_s)
         mean, stopping = agree(loss, stop.requested, device)
         losses.append(mean)
         if stopping or len(losses) % given.every == 0 or len(losses) == given.steps:
             save(given.folder, model, optimizer, losses)
-        if stopping and len(losses) < given.steps:
-            say(f"was asked to stop: saved at step {len(losses)}")
-            return STOPPED
+            early = stopping and len(losses) < given.steps
+            if early:
+                say(f"was asked to stop: saved at step {len(losses)}")
+            # The first rank to end may take the others' launchers with it: not before all is written and said.
+            dist.barrier()
+            if early:
+                return STOPPED
     say(f"finished {given.steps} steps, loss {losses[-1]:.6f}")
     if dist.get_rank() == 0:
         (given.folder / "losses.json").write_text(json.dumps(losses))
@@ -84,6 +88,12 @@ class StopRequest:
     def _remember(self, *_: object) -> None:
         self.requested = True
 
+    def pause(self, duration_s: float) -> None:
+        """Wait, but not past a request."""
+        end = time.monotonic() + duration_s
+        while not self.requested and time.monotonic() < end:
+            time.sleep(min(0.1, duration_s))
+
 
 def agree(loss: float, stop: bool, device: torch.device) -> tuple[float, bool]:
     """The mean loss, and whether any rank was asked to stop: all ranks save at the same step, or none does."""
@@ -100,7 +110,6 @@ def save(folder: Path, model: DDP, optimizer: torch.optim.Optimizer, losses: lis
         state = {"model": model.module.state_dict(), "optimizer": optimizer.state_dict(), "losses": losses}
         torch.save(state, folder / "checkpoint.tmp")
         os.replace(folder / "checkpoint.tmp", folder / "checkpoint.pt")
-    dist.barrier()
 
 
 def resume(folder: Path, model: DDP, optimizer: torch.optim.Optimizer, device: torch.device) -> list[float]:

@@ -9,7 +9,7 @@ set -euo pipefail
 
 : "${HEAD:?HEAD must be the address of one of the two nodes}"
 
-exec timeout --kill-after=30 "${LIMIT_S:-3600}" \
+exec timeout --kill-after=60 "${LIMIT_S:-3600}" \
   torchrun --nnodes 2 --nproc-per-node "${RANKS:-2}" --max-restarts "${RESTARTS:-0}" \
   --rdzv-backend c10d --rdzv-endpoint "$HEAD:${PORT:-29400}" --rdzv-id "${JOB:-shardlab}" \
   --rdzv-conf "join_timeout=${JOIN_S:-300}" "$@"

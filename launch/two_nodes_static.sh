@@ -9,6 +9,6 @@ set -euo pipefail
 : "${NODE:?NODE must be 0 on the first node and 1 on the second}"
 : "${HEAD:?HEAD must be the address of node 0}"
 
-exec timeout --kill-after=30 "${LIMIT_S:-3600}" \
+exec timeout --kill-after=60 "${LIMIT_S:-3600}" \
   torchrun --nnodes 2 --node-rank "$NODE" --nproc-per-node "${RANKS:-2}" \
   --master-addr "$HEAD" --master-port "${PORT:-29500}" "$@"

@@ -257,6 +257,8 @@ def _environment(job: Job) -> dict[str, str]:
             "MKL_NUM_THREADS": str(job.threads),
             # torch's record of recent collectives: it says which one a hung rank waits in.
             "TORCH_FR_BUFFER_SIZE": "256",
+            # Some imports make the compiler's cache folder, which would be left in the temporary folder.
+            "TORCHINDUCTOR_CACHE_DIR": str(Path(job.directory) / "inductor"),
             # torch for Windows is built without libuv.
             **({"USE_LIBUV": "0"} if sys.platform == "win32" else {}),
         }

@@ -3,7 +3,7 @@
 State, logs, keys and sockets are in one folder, ports are free ones, and nothing of the system's own Slurm, if there
 is one, is read or written. By hand, with a shell in which ``sbatch`` and ``squeue`` mean this cluster::
 
-    python tests/extras/slurm/cluster.py bash
+    python tests/launch/slurm/cluster.py bash
 """
 
 from __future__ import annotations

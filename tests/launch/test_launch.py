@@ -7,10 +7,11 @@ import signal
 import subprocess
 import time
 
+import psutil
 import pytest
 
 from shardlab.labs.ddp import DdpRun
-from tests.extras.conftest import free_ports
+from tests.launch.conftest import free_ports
 
 pytestmark = pytest.mark.timeout(600)
 LAB = ["-m", "shardlab", "lab", "ddp", "--ranks", "4", "--steps", "1"]
@@ -122,15 +123,15 @@ def test_a_signal_saves_and_ends_with_its_own_status(start, launch, tmp_path):
 
 def signal_ranks(process, number):
     """To each process that torchrun has started for this script."""
-    found = subprocess.run(
-        ["pgrep", "-g", str(process.pid), "-f", "train.py"], capture_output=True, text=True
-    )
-    everyone = subprocess.run(["ps", "-eo", "pid=,ppid=,args="], capture_output=True, text=True).stdout
-    agents = {int(pid) for pid in found.stdout.split()}
-    for line in everyone.splitlines():
-        pid, parent, arguments = line.split(None, 2)
-        if int(parent) in agents and "-u" in arguments and "train.py" in arguments:
-            os.kill(int(pid), number)
+    # By its arguments as the kernel holds them: ps cuts them off at $COLUMNS.
+    ranks = [
+        child
+        for child in psutil.Process(process.pid).children(recursive=True)
+        if "-u" in child.cmdline() and any(word.endswith("train.py") for word in child.cmdline())
+    ]
+    assert ranks
+    for rank in ranks:
+        rank.send_signal(number)
 
 
 @pytest.mark.torch

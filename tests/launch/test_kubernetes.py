@@ -4,13 +4,10 @@ import copy
 from pathlib import Path
 
 import pytest
+import yaml
 
-pytest.importorskip("kubernetes_validate")
-pytest.importorskip("kubeflow_trainer_api")
-yaml = pytest.importorskip("yaml")
-
-from tests.extras import manifest_check  # noqa: E402
-from tests.extras.manifest_check import problems  # noqa: E402
+from tests.launch import manifest_check
+from tests.launch.manifest_check import problems
 
 LAUNCH = Path(__file__).parents[2] / "launch"
 POD = "spec.replicatedJobs[0].template.spec.template.spec"
