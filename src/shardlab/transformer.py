@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from shardlab.checks import choice, count
+from shardlab.checks import choice, count, positive
 
 NORMS = ("layernorm", "rmsnorm")
 RECOMPUTATIONS = ("none", "selective", "full")
@@ -389,6 +389,27 @@ def hardware_flops(
     return model_flops(model, sequence, batch, causal) + recomputed_flops(
         model, sequence, batch, recompute, causal
     )
+
+
+FLOPS_PER_PARAMETER_AND_TOKEN = 6
+"""Forward 2, a multiplication and an addition; backward twice as many."""
+
+
+def training_flops(params: float, tokens: float) -> float:
+    """FLOP of forward and backward over ``tokens`` tokens: ``6 Ψ D``, the estimate that needs no shape.
+
+    It leaves the attention scores out (:func:`model_flops` has them) and counts every parameter as a weight of a matrix
+    product. With experts, Ψ are the active parameters.
+
+    Args:
+        params: Ψ. tokens: D.
+
+    Raises:
+        ValueError: a number is not above 0.
+
+    Source: Kaplan et al., Scaling Laws for Neural Language Models (arXiv 2001.08361), section 2.1.
+    """
+    return FLOPS_PER_PARAMETER_AND_TOKEN * positive("params", params) * positive("tokens", tokens, "tokens")
 
 
 def sc21_training_days(params: float, tokens: float, ranks: int, flops_per_rank: float) -> float:

@@ -110,7 +110,9 @@ def test_an_experiments_element_is_small_whole_and_stable(name: str) -> None:
         text = experiment_html(name, {"preset": preset.name})
         answer = engine.run(name, {"preset": preset.name})
         assert text == experiment_html(name, {"preset": preset.name})
-        assert text.count("<svg") == len(answer["panels"])
+        tables = len([panel for panel in answer["panels"] if panel["kind"] == "table"])
+        assert text.count("<svg") == len(answer["panels"]) - tables
+        assert text.count('<div class="sl-table"') == tables
         for sentence in answer["words"]:
             assert f"<p>{sentence}</p>".replace("'", "&#x27;") in text
         assert "date" not in text.lower().replace("update", "")

@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +14,7 @@ from tests.labs.conftest import (  # noqa: F401
     temporary_folders,
     up,
 )
+from tests.launch.slurm.cluster import free_ports  # noqa: F401
 
 ROOT = Path(__file__).parents[2]
 
@@ -32,15 +32,6 @@ def launch_environment(monkeypatch):
     monkeypatch.setenv("PATH", os.pathsep.join([programs, os.environ["PATH"]]))
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-
-
-def free_ports(n):
-    """So many different TCP ports that nobody listens on."""
-    listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(n)]
-    ports = [listener.getsockname()[1] for listener in listeners]
-    for listener in listeners:
-        listener.close()
-    return ports
 
 
 @pytest.fixture

@@ -92,6 +92,50 @@ def test_scheduler_plan_drops_incomplete_groups() -> None:
     assert plan.warmup_updates == 3
 
 
+# ---------------------------------------------------------------- texts of unequal length
+
+
+def test_normal_numbers_are_normal() -> None:
+    generator = batch.Lehmer(5)
+    drawn = [generator.normal() for _ in range(20_000)]
+    assert sum(drawn) / len(drawn) == pytest.approx(0, abs=0.03)
+    assert sum(x * x for x in drawn) / len(drawn) == pytest.approx(1, abs=0.04)
+    assert sum(x < 1 for x in drawn) / len(drawn) == pytest.approx(0.8413, abs=0.01)
+
+
+def test_lengths_have_their_median_and_their_spread() -> None:
+    lengths = batch.log_normal_lengths(4001, 256, 0.7, seed=1)
+    assert sorted(lengths)[2000] == pytest.approx(256, rel=0.05)
+    logs = [math.log(length / 256) for length in lengths]
+    assert math.sqrt(sum(x * x for x in logs) / len(logs)) == pytest.approx(0.7, rel=0.04)
+    assert lengths == batch.log_normal_lengths(4001, 256, 0.7, seed=1)
+    assert lengths != batch.log_normal_lengths(4001, 256, 0.7, seed=2)
+    assert batch.log_normal_lengths(5, 256, 0, seed=1) == [256] * 5
+    assert min(batch.log_normal_lengths(500, 2, 2, seed=1)) == 1
+
+
+@settings(deadline=None)
+@given(lengths=st.lists(st.integers(1, 2000), min_size=1, max_size=60), places=st.integers(1, 12))
+def test_dealt_by_tokens_nothing_is_lost_and_no_place_is_far_above_its_share(
+    lengths: list[int], places: int
+) -> None:
+    """Graham's bound holds against the best deal; what is certain of that one is its longest text and the mean."""
+    dealt = batch.deal_by_tokens(lengths, places)
+    assert len(dealt) == places
+    assert sorted(at for mine in dealt for at in mine) == list(range(len(lengths)))
+    loads = [sum(lengths[at] for at in mine) for mine in dealt]
+    # The fullest place got its last text when it had least, so at most the mean.
+    assert max(loads) <= sum(lengths) / places + (1 - 1 / places) * max(lengths) + 1e-9
+    for load, mine in zip(loads, dealt, strict=True):
+        assert load - (lengths[mine[-1]] if mine else 0) <= min(loads)
+
+
+def test_longest_first_on_grahams_own_case() -> None:
+    """5, 5, 4, 4, 3, 3, 3 on 3: the best deal has 9 each, longest first 11, exactly 4/3 - 1/9 of it."""
+    dealt = batch.deal_by_tokens([5, 5, 4, 4, 3, 3, 3], 3)
+    assert dealt == [[0, 4, 6], [1, 5], [2, 3]]
+
+
 # ---------------------------------------------------------------- averages
 
 
@@ -116,6 +160,68 @@ def test_equal_lengths_hide_the_bug() -> None:
     assert answer.relative_error == 0
 
 
+TEXTS = st.integers(1, 6).flatmap(
+    lambda steps: st.lists(
+        st.lists(st.tuples(st.integers(1, 5000), st.floats(0.01, 20)), min_size=steps, max_size=steps),
+        min_size=1,
+        max_size=8,
+    )
+)
+
+
+@settings(deadline=None)
+@given(texts=TEXTS)
+def test_each_weighting_logs_what_its_averages_say(texts: list[list[tuple[int, float]]]) -> None:
+    """The weights give the same losses as averaging in the order in which a program does it."""
+    tokens = [[size for size, _ in mine] for mine in texts]
+    losses = [[loss for _, loss in mine] for mine in texts]
+    whole = batch.token_average(
+        [size for mine in tokens for size in mine], [loss for mine in losses for loss in mine]
+    )
+    per_rank = [
+        batch.token_average(sizes, means).per_token for sizes, means in zip(tokens, losses, strict=True)
+    ]
+    expected = {
+        "global_tokens": whole.per_token,
+        "mean_of_means": whole.mean_of_means,
+        "rank_tokens": sum(per_rank) / len(per_rank),
+        "world_missing": whole.per_token / len(per_rank),
+    }
+    assert tuple(expected) == batch.TOKEN_WEIGHTINGS
+    for weighting, loss in expected.items():
+        assert batch.weighted_loss(tokens, losses, weighting) == pytest.approx(loss)
+
+
+@settings(deadline=None)
+@given(texts=TEXTS)
+def test_all_weight_is_handed_out_and_some_of_it_to_the_wrong_tokens(
+    texts: list[list[tuple[int, float]]],
+) -> None:
+    tokens = [[size for size, _ in mine] for mine in texts]
+    for weighting in batch.TOKEN_WEIGHTINGS:
+        answer = batch.token_weighting(tokens, weighting)
+        factor = 1 / len(tokens) if weighting == "world_missing" else 1
+        assert answer.gradient_factor == pytest.approx(factor)
+        assert answer.least <= answer.gradient_factor * (1 + 1e-12)
+        assert answer.most >= answer.gradient_factor * (1 - 1e-12)
+        assert 0 <= answer.misplaced < 1
+        if weighting in ("global_tokens", "world_missing"):
+            assert answer.misplaced == pytest.approx(0)
+            assert answer.least == pytest.approx(answer.most)
+
+
+def test_ten_and_ninety_tokens() -> None:
+    """Means over 10 and over 90 tokens count half each: 5 and 5/9 of the right weight, and 40 % of it has moved."""
+    for tokens in ([[10], [90]], [[10, 90]]):
+        answer = batch.token_weighting(tokens, "mean_of_means")
+        assert [weight for mine in answer.weights for weight in mine] == pytest.approx([5, 5 / 9])
+        assert (answer.least, answer.most, answer.misplaced) == pytest.approx((5 / 9, 5, 0.4))
+    # One rank that adds up its own tokens is right; two are not.
+    assert batch.token_weighting([[10, 90]], "rank_tokens").weights == [[1, 1]]
+    assert batch.token_weighting([[10], [90]], "rank_tokens").misplaced == pytest.approx(0.4)
+    assert batch.token_weighting([[10], [90]], "world_missing").weights == [[0.5], [0.5]]
+
+
 @settings(deadline=None)
 @given(
     gradients=st.integers(1, 6).flatmap(
@@ -136,6 +242,39 @@ def test_synchronised_or_not_no_gradient_is_lost(gradients: list[list[float]], d
         assert held == pytest.approx([everything / len(gradients)] * len(gradients), abs=1e-9)
     if not any(flags):
         assert held == [math.fsum(mine) for mine in gradients]
+
+
+class _Vector(list[float]):
+    """Adds in place with ``+=``, as tensors and arrays do."""
+
+    def __add__(self, other: object) -> _Vector:
+        return _Vector([a + b for a, b in zip(self, _spread(other, len(self)), strict=True)])
+
+    __radd__ = __add__
+
+    def __iadd__(self, other: object) -> _Vector:  # type: ignore[misc]
+        self[:] = self + other
+        return self
+
+    def __truediv__(self, divisor: float) -> _Vector:
+        return _Vector([a / divisor for a in self])
+
+
+def _spread(value: object, size: int) -> list[float]:
+    return [float(value)] * size if isinstance(value, (int, float)) else list(value)  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("flags", [None, [True, True], [True, False], [False, False]])
+def test_whole_gradients_give_what_their_numbers_give(flags: list[bool] | None) -> None:
+    """Ranks that share an object after an average must not add to it for one another."""
+    numbers = [[[1.0, 2.0], [3.0, 5.0]], [[7.0, 11.0], [13.0, 17.0]]]
+    given_ones = [[_Vector(step) for step in mine] for mine in numbers]
+    held = batch.ddp_gradients(given_ones, flags)  # type: ignore[arg-type]
+    for position in range(2):
+        one = [[step[position] for step in mine] for mine in numbers]
+        assert [mine[position] for mine in held] == pytest.approx(batch.ddp_gradients(one, flags))  # type: ignore[index]
+    assert given_ones == numbers
+    assert held[0] is not held[1]
 
 
 # ---------------------------------------------------------------- data order
@@ -249,6 +388,21 @@ def test_coverage_against_a_tape(plan: int, stop: int, resume: int, saved: bool)
         (lambda: batch.token_average([1], [1.0, 2.0]), "two lists of the same length"),
         (lambda: batch.token_average([0, 0], [1.0, 2.0]), "at least one token"),
         (lambda: batch.token_average([1], [math.nan]), r"mean_losses\[0\] must be a finite number"),
+        (lambda: batch.token_weighting([[1]], "by_heart"), "weighting must be one of 'global_tokens', "),
+        (lambda: batch.token_weighting([]), "tokens must hold a list per rank"),
+        (lambda: batch.token_weighting([[1], []]), r"tokens\[1\] must hold at least one micro-batch"),
+        (
+            lambda: batch.token_weighting([[1, 0]]),
+            r"tokens\[0\]\[1\] must be a whole number of at least 1, not 0",
+        ),
+        (lambda: batch.weighted_loss([[1], [1]], [[1.0]]), "one number for each micro-batch of each rank"),
+        (lambda: batch.weighted_loss([[1]], [[math.inf]]), r"mean_losses\[0\]\[0\] must be a finite number"),
+        (lambda: batch.log_normal_lengths(0, 1, 1, 1), "samples must be a whole number of at least 1"),
+        (lambda: batch.log_normal_lengths(1, 0, 1, 1), "median must be a finite number above 0 tokens"),
+        (lambda: batch.log_normal_lengths(1, 1, -1, 1), "spread must be a finite number of at least 0"),
+        (lambda: batch.deal_by_tokens([], 1), "lengths must hold at least one sample"),
+        (lambda: batch.deal_by_tokens([0], 1), r"lengths\[0\] must be a whole number of at least 1"),
+        (lambda: batch.deal_by_tokens([1], 0), "places must be a whole number of at least 1"),
         (lambda: batch.ddp_gradients([[1.0], [1.0, 2.0]]), r"micro_gradients\[1\] must hold 1 numbers"),
         (lambda: batch.ddp_gradients([[1.0]], [True, True]), "one flag per micro-batch"),
         (lambda: batch.ddp_gradients([]), "a list per rank"),

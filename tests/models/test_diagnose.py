@@ -12,6 +12,7 @@ from shardlab import measured
 from shardlab.models import diagnose as d
 from shardlab.models import scaling
 from shardlab.models.collectives import ring_allreduce_time_s
+from shardlab.models.diagnose_common import percent
 
 UNTIMED = settings(deadline=None)
 
@@ -474,6 +475,8 @@ def test_a_benchmark_alone():
     assert good.busbw == pytest.approx(22e9, rel=0.02)
     assert d.benchmark(log(2e9), "200 Gb/s").verdict.code == "below-nominal"
     assert d.benchmark(log(45e9), "200 Gb/s").verdict.code == "above-link"
+    assert "No algorithm sends less than half" not in d.benchmark(log(45e9), "200 Gb/s").verdict.text
+    assert "No algorithm sends less than half" in d.benchmark(log(45e9), "100 Gb/s").verdict.text
     assert d.benchmark(log(45e9)).verdict.code == "no-link-named"
     with pytest.raises(ValueError, match="log must be of at least 2 ranks, not 1"):
         d.benchmark(log(22e9, n=1, hosts=1))
@@ -719,3 +722,7 @@ def test_results_are_frozen():
         found.step_s = 3
     with pytest.raises(dataclasses.FrozenInstanceError):
         found.verdict.code = "fine"
+
+
+def test_a_share_too_small_to_read_is_bounded():
+    assert (percent(7.6e-8), percent(0.0), percent(0.044)) == ("under 0.01 %", "0 %", "4.4 %")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -79,7 +81,19 @@ def test_gpt_flops_are_the_papers() -> None:
 def test_six_flops_per_parameter_and_token() -> None:
     """6 P per token without attention, for short sequences and small vocabularies."""
     model = gpt(96, 12_288, 96, vocabulary=128)
-    assert transformer.model_flops(model, 1, 1) == pytest.approx(6 * transformer.parameters(model), rel=0.01)
+    assert transformer.model_flops(model, 1, 1) == pytest.approx(
+        transformer.training_flops(transformer.parameters(model), 1), rel=0.01
+    )
+
+
+def test_training_flops_of_gpt3() -> None:
+    """Brown et al. (arXiv 2005.14165), Table D.1: 174.6 billion parameters, 300 billion tokens, 3.14e23 FLOP."""
+    assert transformer.training_flops(174.6e9, 300e9) == pytest.approx(3.14e23, rel=0.002)
+    for bad in (0, -1, math.nan, "7B"):
+        with pytest.raises(ValueError, match="params must be a finite number above 0"):
+            transformer.training_flops(bad, 1)  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="tokens must be a finite number above 0 tokens"):
+            transformer.training_flops(1, bad)  # type: ignore[arg-type]
 
 
 # Korthikanti Table 5: model, GPUs, batch, seconds with selective recomputation, MFU %, HFU %.

@@ -28,9 +28,24 @@ def _key(panel: dict[str, Any]) -> str:
     return f'<span class="sl-key">{"".join(spans)}</span>' if spans else ""
 
 
+def _table(panel: dict[str, Any]) -> str:
+    """The same elements as the script makes of a table, so that nothing moves at the first touch."""
+    head = "".join([f'<th scope="col">{escape(name)}</th>' for name in panel["columns"]])
+    rows = []
+    for index, (first, *others) in enumerate(panel["rows"]):
+        look = ' class="sl-strong"' if index in panel["strong_rows"] else ""
+        cells = "".join([f"<td>{escape(text)}</td>" for text in others])
+        rows.append(f'<tr{look}><th scope="row">{escape(first)}</th>{cells}</tr>')
+    return (
+        f'<div class="sl-table" tabindex="0" role="region" aria-label="{escape(panel["title"])}">'
+        f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
+    )
+
+
 def _panel(panel: dict[str, Any], salt: str) -> str:
     title = f'<div class="sl-panel-title">{escape(panel["title"])}{_key(panel)}</div>'
-    return f'<div class="sl-panel" data-kind="{panel["kind"]}">{title}{panel_svg(panel, salt)}</div>'
+    picture = _table(panel) if panel["kind"] == "table" else panel_svg(panel, salt)
+    return f'<div class="sl-panel" data-kind="{panel["kind"]}">{title}{picture}</div>'
 
 
 def _readout(readout: dict[str, Any]) -> str:

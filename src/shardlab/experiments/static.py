@@ -357,8 +357,14 @@ def draw_matrix(axes: Axes, panel: dict[str, Any]) -> None:
 def draw_table(axes: Axes, panel: dict[str, Any]) -> None:
     """Text in rows and columns."""
     axes.axis("off")
+    lines = [panel["columns"], *panel["rows"]]
+    longest = [max([len(line[column]) for line in lines]) + 2 for column in range(len(panel["columns"]))]
     grid = axes.table(
-        cellText=panel["rows"], colLabels=panel["columns"], loc="upper left", edges="horizontal"
+        cellText=panel["rows"],
+        colLabels=panel["columns"],
+        colWidths=[length / sum(longest) for length in longest],
+        loc="upper left",
+        edges="horizontal",
     )
     grid.auto_set_font_size(False)
     grid.set_fontsize(10)

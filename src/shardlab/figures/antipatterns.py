@@ -21,7 +21,7 @@ def slow_rank_timeline(
     slowest, last = report.slowest_rank, max(compute_ms)
     end = last + all_reduce_ms
     with style():
-        canvas = Canvas(figsize=(7.2, 0.5 * len(compute_ms) + 1.1))
+        canvas = Canvas(figsize=(7.2, 0.5 * len(compute_ms) + 1.1), layout="constrained")
         axes = canvas.subplots()
         for rank, compute in enumerate(compute_ms):
             labelled_bar(axes, rank, 0, compute, "compute", f"compute {compute:.0f} ms")
@@ -62,7 +62,7 @@ def damage_overview(run: antipatterns.Setting, level: int = 4) -> Any:
     found = [(lost_share(name, antipatterns.compare(name, run, level).damage), name) for name in names]
     found.sort(reverse=True)
     with style():
-        canvas = Canvas(figsize=(7.2, 0.3 * len(found) + 0.8))
+        canvas = Canvas(figsize=(7.2, 0.3 * len(found) + 0.8), layout="constrained")
         axes = canvas.subplots()
         for row, (lost, _) in enumerate(found):
             labelled_bar(axes, row, 0, 100 * lost, "muted")

@@ -7,7 +7,7 @@ from typing import Any
 from matplotlib.figure import Figure as Canvas
 
 from shardlab.experiments import figure, style
-from shardlab.figures.common import labelled_bar
+from shardlab.figures.common import ink_on, labelled_bar
 from shardlab.palette import color
 
 # Name, bytes per parameter, role.
@@ -27,7 +27,7 @@ _SMALL = (
 def checkpoint_contents() -> Any:
     """Bytes per parameter of a checkpoint to scale, and what is small and just as necessary."""
     with style():
-        canvas = Canvas(figsize=(7.2, 2.5))
+        canvas = Canvas(figsize=(7.2, 2.5), layout="constrained")
         axes = canvas.subplots()
         start = 0
         for name, width, role in _PER_PARAMETER:
@@ -40,9 +40,6 @@ def checkpoint_contents() -> Any:
                 edgecolor=color("surface"),
                 linewidth=0.8,
             )
-            dark = role in ("memory-parameters", "memory-gradients")
-            # Fixed, not a role: fills of these steps keep their letters on the dark page too.
-            ink = color("surface") if dark else "#1b1e22"
             axes.text(
                 start + width / 2,
                 0,
@@ -50,7 +47,7 @@ def checkpoint_contents() -> Any:
                 ha="center",
                 va="center",
                 fontsize=8 if width < 4 else 9,
-                color=ink,
+                color=ink_on(role),
             )
             start += width
         axes.plot([2, 14], [-0.5, -0.5], color=color("limit"), linewidth=1)
@@ -84,7 +81,7 @@ def atomic_save() -> Any:
         ("move the pointer\n“latest”", "compute", "old or new:\nboth are whole"),
     )
     with style():
-        canvas = Canvas(figsize=(7.2, 2.2))
+        canvas = Canvas(figsize=(7.2, 2.2), layout="constrained")
         axes = canvas.subplots()
         for index, (name, role, after) in enumerate(phases):
             labelled_bar(axes, 0, index, index + 0.94, role, name, height=0.8)

@@ -6,12 +6,23 @@ from typing import Any
 
 from shardlab.palette import color
 
+# Fixed, not a role: for fills that stay light enough for dark letters on the dark page too.
+INK = "#1b1e22"
+
+
+def ink_on(role: str) -> str:
+    """The colour of letters on a fill of that role, legible on the light and on the dark page."""
+    if role in ("compute", "memory-parameters", "memory-gradients"):
+        return color("surface")  # dark fills that become light ones on the dark page
+    if role in ("idle", "memory-activations"):
+        return color("text")  # light fills that become dark ones
+    return INK
+
 
 def labelled_bar(
     axes: Any, row: float, start: float, end: float, role: str, label: str = "", height: float = 0.62
 ) -> None:
     """A horizontal bar from ``start`` to ``end`` with its name in it."""
-    dark_fill = role == "compute"
     axes.barh(
         row,
         end - start,
@@ -22,6 +33,4 @@ def labelled_bar(
         linewidth=0.8,
     )
     if label:
-        # Fixed, not a role: the fill stays light enough for dark letters on the dark page too.
-        ink = color("surface") if dark_fill else "#1b1e22"
-        axes.text((start + end) / 2, row, label, ha="center", va="center", fontsize=9, color=ink)
+        axes.text((start + end) / 2, row, label, ha="center", va="center", fontsize=9, color=ink_on(role))

@@ -9,13 +9,13 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.patches import Rectangle
 
 from shardlab.experiments import figure, style
+from shardlab.figures.common import ink_on
 from shardlab.models.mesh import Mesh, mesh
 from shardlab.models.published import sc21_steps
 from shardlab.palette import color
 from shardlab.transformer import parameters
 
 # Light enough for dark letters on a light and on a dark page.
-_INK = "#1b1e22"
 _ROLES = (("tensor", "communication"), ("data", "memory-gradients"), ("pipeline", "idle"))
 
 
@@ -26,7 +26,7 @@ def _cells(axes: Any, laid: Mesh, own: int) -> None:
         row, column = rank // laid.node_gpus, rank % laid.node_gpus
         role = next((role for role, ranks in groups if rank in ranks and rank != own), "")
         fill = color("compute") if rank == own else color(role) if role else "none"
-        ink = color("surface") if rank == own else _INK if role else color("muted")
+        ink = color("surface") if rank == own else ink_on(role) if role else color("muted")
         axes.add_patch(
             Rectangle((column, row), 0.92, 0.86, facecolor=fill, edgecolor=color("muted"), linewidth=0.6)
         )
@@ -100,7 +100,13 @@ def sc21_degrees() -> Any:
                         linewidth=0.8,
                     )
                     axes.text(
-                        start + length / 2, row, str(degree), ha="center", va="center", fontsize=9, color=_INK
+                        start + length / 2,
+                        row,
+                        str(degree),
+                        ha="center",
+                        va="center",
+                        fontsize=9,
+                        color=ink_on(role),
                     )
                 start += length
         axes.set_yticks(range(len(steps)), [f"{parameters(step.model) / 1e9:.1f}B" for step in steps])

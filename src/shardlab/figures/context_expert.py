@@ -8,11 +8,11 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.patches import Rectangle
 
 from shardlab.experiments import figure, style
+from shardlab.figures.common import INK
 from shardlab.models.context import rank_tokens
 from shardlab.palette import color
 
 # Light enough for dark letters on a light and on a dark page.
-_INK = "#1b1e22"
 _SPLITS = (("contiguous", "in order"), ("zigzag", "in a zigzag"))
 
 
@@ -107,7 +107,7 @@ def token_round_trip() -> Any:
                 va="center",
                 rotation=90,
                 fontsize=10,
-                color=_INK,
+                color=INK,
             )
         axes.set(xlim=(-1.6, 12.1), ylim=(ranks - 0.5, -0.75))
         axes.axis("off")

@@ -18,7 +18,7 @@ def data_parallel_step(n_ranks: int = 4) -> Any:
     phases = [(0, 1.0, "compute", "forward"), (1.0, 3.0, "compute", "backward")]
     phases += [(3.0, 4.6, "communication", "all-reduce"), (4.6, 5.0, "memory-optimizer", "update")]
     with style():
-        canvas = Canvas(figsize=(7.2, 0.55 * n_ranks + 0.7))
+        canvas = Canvas(figsize=(7.2, 0.55 * n_ranks + 0.7), layout="constrained")
         axes = canvas.subplots()
         for rank in range(n_ranks):
             for start, end, role, label in phases:
@@ -49,7 +49,7 @@ def overlap_timeline(n_ranks: int = 8, bandwidth: float = 25 * GB, bucket_bytes:
         n_ranks, forward, backward, n_bytes, bandwidth, 10 * US, bucket_bytes=bucket_bytes
     )
     with style():
-        canvas = Canvas(figsize=(7.2, 2.9))
+        canvas = Canvas(figsize=(7.2, 2.9), layout="constrained")
         axes = canvas.subplots()
         for row, step in ((0.0, whole), (2.4, parts)):
             labelled_bar(axes, row, 0, forward / MS, "compute", "forward")

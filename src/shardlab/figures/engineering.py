@@ -19,7 +19,7 @@ def waiting_for_the_slowest(times_ms: tuple[float, ...] = (50, 54, 47, 75), all_
     report = straggler_report(list(times_ms))
     slowest, last = report.slowest_rank, max(times_ms)
     with style():
-        canvas = Canvas(figsize=(7.2, 0.5 * len(times_ms) + 0.7))
+        canvas = Canvas(figsize=(7.2, 0.5 * len(times_ms) + 0.7), layout="constrained")
         axes = canvas.subplots()
         for rank, time in enumerate(times_ms):
             labelled_bar(axes, rank, 0, time, "compute", f"{time:.0f} ms")
@@ -61,7 +61,7 @@ def dealt_samples(samples: int = 10, ranks: int = 4) -> Any:
     plan = shard_plan(samples, ranks)
     order = list(range(samples))
     with style():
-        canvas = Canvas(figsize=(6.0, 0.45 * ranks + 0.8))
+        canvas = Canvas(figsize=(6.0, 0.45 * ranks + 0.8), layout="constrained")
         axes = canvas.subplots()
         for rank in range(ranks):
             for position, sample in enumerate(rank_samples(order, ranks, rank)):

@@ -8,13 +8,12 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.patches import Rectangle
 
 from shardlab.experiments import figure, style
-from shardlab.figures.common import labelled_bar
+from shardlab.figures.common import INK, ink_on, labelled_bar
 from shardlab.models.memory_activations import layer_activations
 from shardlab.palette import color
 from shardlab.units import MB
 
 # Light enough for dark letters on a light and on a dark page.
-_INK = "#1b1e22"
 
 
 def _block(
@@ -23,8 +22,7 @@ def _block(
     """A matrix as a box with its name in it and its shape beneath."""
     box = Rectangle((x, y), width, height, facecolor=color(role), edgecolor=color("text"), linewidth=0.8)
     axes.add_patch(box)
-    ink = color("surface") if role == "memory-parameters" else _INK
-    axes.text(x + width / 2, y + height / 2, label, ha="center", va="center", fontsize=10, color=ink)
+    axes.text(x + width / 2, y + height / 2, label, ha="center", va="center", fontsize=10, color=ink_on(role))
     if below:
         axes.text(x + width / 2, y - 0.1, below, ha="center", va="top", fontsize=8, color=color("muted"))
 
@@ -63,7 +61,7 @@ def mlp_split() -> Any:
                 linewidth=0.8,
             )
         )
-        axes.text(7.5, 1.5, "all-reduce", ha="center", va="center", rotation=90, fontsize=10, color=_INK)
+        axes.text(7.5, 1.5, "all-reduce", ha="center", va="center", rotation=90, fontsize=10, color=INK)
         axes.set_xlim(-0.9, 9.3)
         axes.set_ylim(-0.45, 3.1)
         axes.axis("off")

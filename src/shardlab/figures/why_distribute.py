@@ -8,12 +8,11 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.patches import Rectangle
 
 from shardlab.experiments import figure, style
+from shardlab.figures.common import INK, ink_on
 from shardlab.models.memory import model_states, stage_activations
 from shardlab.palette import color
 from shardlab.transformer import Transformer, parameters, preset
 from shardlab.units import GB
-
-_INK = "#1b1e22"  # on a filled green, in light and dark alike
 
 
 def _kept_per_layer(model: Transformer, sequence: int) -> tuple[float, float]:
@@ -61,10 +60,10 @@ def memory_over_a_step(name: str = "llama2-7b", sequence: int = 4096) -> Any:
             base = top
         optimizer, weights = (states.master_weights + states.optimizer) / GB, states.parameters / GB
         for x, y, text, ink in (
-            (1.7, optimizer / 2, "optimizer state", _INK),
+            (1.7, optimizer / 2, "optimizer state", INK),
             (1.7, optimizer + weights / 2, "parameters", color("surface")),
             (2.75, optimizer + weights + 5, "gradients", color("surface")),
-            (1.07, optimizer + weights + 6, "activations", _INK),
+            (1.07, optimizer + weights + 6, "activations", ink_on("memory-activations")),
         ):
             axes.text(x, y, text, ha="center", va="center", fontsize=9, color=ink)
         for x, text in ((0.5, "forward"), (2.0, "backward"), (3.2, "update")):

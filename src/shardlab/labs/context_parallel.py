@@ -7,13 +7,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from shardlab.checks import count, positive
 from shardlab.labs.lab import lab
-from shardlab.labs.result import LabRun, common, cores_words, only, ranks_words, teams
+from shardlab.labs.result import (
+    Equality,
+    LabRun,
+    common,
+    cores_words,
+    equality_table,
+    only,
+    ranks_words,
+    teams,
+)
 from shardlab.labs.run import MOST_RANKS, run
 from shardlab.labs.sent import SENT_COLUMNS, Sent, reading_words
 from shardlab.labs.table import Table
@@ -32,7 +41,7 @@ SAME = 2e-5
 
 
 @dataclass(frozen=True)
-class EqualityRow:
+class EqualityRow(Equality):
     """Split attention against the whole sequence on one process.
 
     Attributes:
@@ -41,6 +50,9 @@ class EqualityRow:
         output_gap: largest absolute difference of the output on any rank; gradient_gap: of the gradients of q, k, v.
         silent_gap: of the output when ranks see their own tokens only.
     """
+
+    gaps: ClassVar[Mapping[str, str]] = {"output_gap": "output", "gradient_gap": "gradients"}
+    controls: ClassVar[tuple[str, ...]] = ("silent_gap",)
 
     ranks: int
     method: str
@@ -155,18 +167,14 @@ class ContextParallelRun(LabRun):
 
     def failed_checks(self) -> list[str]:
         """Sentences about what should have been equal and was not; empty if all is well. Times are never judged."""
-        failed = [
-            f"{ranks_words(row.ranks)}, {row.method}, {row.split}: not equal to one process (output "
-            f"{row.output_gap:.1e}, gradients {row.gradient_gap:.1e}, allowed {SAME:.0e})"
-            for row in self.equality
-            # Written so that a NaN fails.
-            if not (row.output_gap <= SAME and row.gradient_gap <= SAME)
-        ]
+        failed = []
+        for row in self.equality:
+            failed += row.complaint(f"{ranks_words(row.ranks)}, {row.method}, {row.split}", SAME)
         failed += [
-            f"rank {row.rank} of {row.ranks}, {row.split}: computed {list(row.counted)} pairs, predicted "
-            f"{list(row.predicted)}"
-            for row in self.work
-            if row.counted != row.predicted
+            f"rank {work.rank} of {work.ranks}, {work.split}: computed {list(work.counted)} pairs, predicted "
+            f"{list(work.predicted)}"
+            for work in self.work
+            if work.counted != work.predicted
         ]
         for sent in self.traffic:
             failed += sent.complaint(f"{ranks_words(sent.ranks)}, {sent.method}, {sent.part}")
@@ -184,29 +192,11 @@ class ContextParallelRun(LabRun):
         }
 
     def _equality_table(self) -> Table:
-        rows = [
-            (
-                str(row.ranks),
-                row.method,
-                row.split,
-                f"{row.output_gap:.1e}",
-                f"{row.gradient_gap:.1e}",
-                f"{row.silent_gap:.1e}",
-            )
-            for row in self.equality
-        ]
-        return Table(
-            caption="Split causal attention against one process on the whole sequence: largest difference",
-            columns=(
-                "Ranks",
-                "Method",
-                "Split of tokens",
-                "Output",
-                "Gradients of q, k, v",
-                "Output if each rank sees its own tokens only",
-            ),
-            rows=tuple(rows),
-            label_columns=3,
+        return equality_table(
+            "Split causal attention against one process on the whole sequence: largest difference",
+            ("Ranks", "Method", "Split of tokens"),
+            ("Output", "Gradients of q, k, v", "Output if each rank sees its own tokens only"),
+            [((str(row.ranks), row.method, row.split), row) for row in self.equality],
         )
 
     def _work_table(self) -> Table:

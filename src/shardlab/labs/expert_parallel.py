@@ -7,13 +7,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from shardlab.checks import count, non_negative, positive
 from shardlab.labs.lab import lab
-from shardlab.labs.result import LabRun, common, only, ranks_words, teams
+from shardlab.labs.result import Equality, LabRun, common, equality_table, only, ranks_words, teams
 from shardlab.labs.run import MOST_RANKS, run
 from shardlab.labs.sent import SENT_COLUMNS, Sent, reading_words
 from shardlab.labs.table import Table
@@ -44,7 +44,7 @@ DEAD_SHARE = 0.01
 
 
 @dataclass(frozen=True)
-class EqualityRow:
+class EqualityRow(Equality):
     """The mixture on ``ranks`` ranks against the dense one on one process, nothing dropped.
 
     Attributes:
@@ -53,6 +53,8 @@ class EqualityRow:
         output_gap: largest absolute difference of the output on any rank.
         gradient_gap: largest difference of the gradients of tokens, router and experts, over the largest of each.
     """
+
+    gaps: ClassVar[Mapping[str, str]] = {"output_gap": "output", "gradient_gap": "gradients"}
 
     ranks: int
     top_k: int
@@ -199,13 +201,9 @@ class ExpertParallelRun(LabRun):
 
     def failed_checks(self) -> list[str]:
         """Sentences about what should have been equal and was not; empty if all is well."""
-        failed = [
-            f"{ranks_words(row.ranks)}, top-{row.top_k}, {row.dispatch}: not equal to one process (output "
-            f"{row.output_gap:.1e}, gradients {row.gradient_gap:.1e}, allowed {SAME:.0e})"
-            for row in self.equality
-            # Written so that a NaN fails.
-            if not (row.output_gap <= SAME and row.gradient_gap <= SAME)
-        ]
+        failed = []
+        for row in self.equality:
+            failed += row.complaint(f"{ranks_words(row.ranks)}, top-{row.top_k}, {row.dispatch}", SAME)
         for sent in self.traffic:
             failed += sent.complaint(f"{ranks_words(sent.ranks)}, {sent.router} router, {sent.part}")
             if sent.router == "even" and sent.predicted != sent.balanced_bytes:
@@ -243,15 +241,11 @@ class ExpertParallelRun(LabRun):
         }
 
     def _equality_table(self) -> Table:
-        rows = [
-            (str(row.ranks), str(row.top_k), row.dispatch, f"{row.output_gap:.1e}", f"{row.gradient_gap:.1e}")
-            for row in self.equality
-        ]
-        return Table(
-            caption="A mixture of experts over ranks against the dense one on one process: largest difference",
-            columns=("Ranks", "Top-k", "Dispatch", "Output", "Gradients (over the largest)"),
-            rows=tuple(rows),
-            label_columns=3,
+        return equality_table(
+            "A mixture of experts over ranks against the dense one on one process: largest difference",
+            ("Ranks", "Top-k", "Dispatch"),
+            ("Output", "Gradients (over the largest)"),
+            [((str(row.ranks), str(row.top_k), row.dispatch), row) for row in self.equality],
         )
 
     def _load_table(self) -> Table:

@@ -12,6 +12,7 @@ import ast
 import contextlib
 import inspect
 import math
+import os
 import tempfile
 import textwrap
 import time
@@ -186,7 +187,7 @@ class FindTheBugRun(LabRun):
             ]
             if not self._of(YOURS):
                 words.append(
-                    f"Mend {bug.function} in a copy of {bug.program}, and try it with "
+                    f"Mend {bug.function} in a copy of {_near(bug.program)}, and try it with "
                     f"`shardlab lab find_the_bug --bug {bug.name} --fix FILE`."
                 )
         waiting = [row for row in self._of(AS_FOUND) if row.stopped is not None]
@@ -220,6 +221,12 @@ def _side_by_side(row: ProgramRow, fix: ProgramRow) -> tuple[str, str, str]:
 
 def _what_is_wrong(row: ProgramRow) -> str:
     return row.stopped or "; ".join([str(sight) for sight in row.symptoms]) or "nothing was seen"
+
+
+def _near(path: Path) -> str:
+    """A path as its reader would type it: from the current folder, unless that is far away."""
+    relative = os.path.relpath(path)
+    return str(path) if relative.startswith(os.path.join("..", "..")) else relative
 
 
 def _verdict(name: str, rows: list[ProgramRow]) -> str:

@@ -53,7 +53,7 @@ class Lab(Generic[P, R]):
         needs: what must be installed.
         options: one sentence for each argument.
         worker_file: the file that every rank runs.
-        shown: the functions in it that are worth reading.
+        shown: the functions worth reading: in that file, or imported by it from another file of the labs.
         result: the class of what it returns.
         function: measures; raises :class:`LabError` when it can't.
     """
@@ -97,16 +97,28 @@ class Lab(Generic[P, R]):
 
     def source(self, *names: str) -> Source:
         """The code that every rank runs: the functions worth reading, or those named. Doesn't need torch."""
-        text = (FOLDER / self.worker_file).read_text(encoding="utf-8")
-        functions = {
-            node.name: ast.get_source_segment(text, node) or ""
-            for node in ast.parse(text).body
-            if isinstance(node, (ast.FunctionDef, ast.ClassDef))
-        }
+        functions = _definitions(FOLDER / self.worker_file)
         for name in names:
             if name not in functions:
                 raise ValueError(f"names must be among {', '.join(functions)}, not {name!r}")
         return Source("\n\n\n".join([functions[name] for name in names or self.shown]))
+
+
+def _definitions(file: Path, imported: bool = True) -> dict[str, str]:
+    """Name to text of the functions and classes of a file, and of those that it imports from other files of the labs."""
+    text = file.read_text(encoding="utf-8")
+    body = ast.parse(text).body
+    found = {
+        node.name: ast.get_source_segment(text, node) or ""
+        for node in body
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef))
+    }
+    for node in body if imported else []:
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("shardlab.labs."):
+            other = FOLDER.joinpath(*str(node.module).split(".")[2:]).with_suffix(".py")
+            theirs = _definitions(other, imported=False) if other.is_file() else {}
+            found.update({alias.name: theirs[alias.name] for alias in node.names if alias.name in theirs})
+    return found
 
 
 def lab(

@@ -14,6 +14,7 @@ import contextlib
 import faulthandler
 import functools
 import gc
+import importlib
 import json
 import os
 import queue
@@ -87,6 +88,8 @@ def _start_method(job: Job) -> str:
     if torch.cuda.device_count() > 0 and job.start == "auto":
         return "spawn"
     load_worker(job.worker)
+    for module in job.preload:
+        importlib.import_module(module)
     # Shared pages stay shared when nothing collects them.
     gc.collect()
     gc.freeze()

@@ -7,13 +7,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from shardlab.checks import count, positive
 from shardlab.labs.lab import lab
-from shardlab.labs.result import LabRun, common, cores_words, only, ranks_words
+from shardlab.labs.result import (
+    Equality,
+    LabRun,
+    common,
+    cores_words,
+    equality_table,
+    only,
+    ranks_words,
+)
 from shardlab.labs.run import run
 from shardlab.labs.sent import SENT_COLUMNS, Sent, reading_words
 from shardlab.labs.table import Table
@@ -102,7 +110,7 @@ class GroupRow:
 
 
 @dataclass(frozen=True)
-class EqualityRow:
+class EqualityRow(Equality):
     """Training on a mesh against one process on the same global batches.
 
     Attributes:
@@ -111,6 +119,8 @@ class EqualityRow:
         loss_gap: largest absolute difference of a step's loss. parameter_gap: of any parameter, after the last step.
         last_loss: of the last step. alone_loss: of one process.
     """
+
+    gaps: ClassVar[Mapping[str, str]] = {"loss_gap": "loss", "parameter_gap": "parameters"}
 
     layout: tuple[int, ...]
     reduced_over: str
@@ -173,13 +183,9 @@ class MeshRun(LabRun):
             for row in self.groups
             if (row.place, row.groups) != (row.predicted_place, row.predicted_groups)
         ]
-        failed += [
-            f"{layout_words(row.layout)}: not equal to one process (loss {row.loss_gap:.1e}, parameters "
-            f"{row.parameter_gap:.1e}, allowed {SAME:.0e})"
-            for row in self.equality
-            # Written so that a NaN fails.
-            if row.reduced_over == "data" and not (row.loss_gap <= SAME and row.parameter_gap <= SAME)
-        ]
+        for trained in self.equality:
+            if trained.reduced_over == "data":
+                failed += trained.complaint(layout_words(trained.layout), SAME)
         for sent in self.traffic:
             failed += sent.complaint(f"{layout_words(sent.layout)}, {sent.axis}")
         return failed
@@ -215,15 +221,11 @@ class MeshRun(LabRun):
         )
 
     def _equality_table(self) -> Table:
-        rows = [
-            (layout_words(layout), f"{row.loss_gap:.1e}", f"{row.parameter_gap:.1e}")
-            for layout in self.layouts
-            for row in (self.trained(layout),)
-        ]
-        return Table(
-            caption=f"Trained on the mesh against one process, {self.settings['steps']} steps: largest difference",
-            columns=("Data x pipeline x tensor", "Loss", "Parameters"),
-            rows=tuple(rows),
+        return equality_table(
+            f"Trained on the mesh against one process, {self.settings['steps']} steps: largest difference",
+            ("Data x pipeline x tensor",),
+            ("Loss", "Parameters"),
+            [((layout_words(layout),), self.trained(layout)) for layout in self.layouts],
         )
 
     def _traffic_table(self) -> Table:

@@ -21,6 +21,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from shardlab.labs.measure import Stage, count_sent, largest_gap, members, run_stages, worst
 from shardlab.labs.rank import Context
+from shardlab.labs.tp_operators import AddUp, CopyIn, sum_over_ranks
 
 # The last one is fastest: neighbouring ranks share a layer.
 AXES = ("data", "pipeline", "tensor")
@@ -67,15 +68,13 @@ class Talk:
         size: int = self.mesh[axis].size()
         return size
 
-    def add_up(self, x: Tensor, axis: str) -> Tensor:
-        """All-reduce ``x`` along the axis, in place."""
-        if axis not in self.silent:
-            dist.all_reduce(x, group=self.mesh.get_group((self.instead or {}).get(axis, axis)))
-        return x
+    def adding(self, axis: str) -> Any:
+        """The process group that adds up along the axis; None if nothing is sent there."""
+        return None if axis in self.silent else self.mesh.get_group((self.instead or {}).get(axis, axis))
 
     def average(self, x: Tensor, axis: str) -> Tensor:
         """The mean of ``x`` along the axis."""
-        return self.add_up(x, axis) / self.size((self.instead or {}).get(axis, axis))
+        return sum_over_ranks(x, self.adding(axis)) / self.size((self.instead or {}).get(axis, axis))
 
     def send(self, x: Tensor, axis: str, hop: int) -> None:
         """Send ``x`` to the rank ``hop`` places on."""
@@ -88,31 +87,6 @@ class Talk:
         if axis not in self.silent:
             dist.recv(x, group=self.mesh.get_group(axis), group_src=self.place(axis) + hop)
         return x
-
-
-class CopyIn(torch.autograd.Function):  # type: ignore[misc]
-    """Into a split layer: the same input everywhere; backward the ranks' gradients add up."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, talk: Talk) -> Tensor:
-        ctx.talk = talk
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return ctx.talk.add_up(grad.clone(), "tensor"), None
-
-
-class AddUp(torch.autograd.Function):  # type: ignore[misc]
-    """Out of a split layer: the ranks' partial sums add up; backward everyone has the gradient already."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, talk: Talk) -> Tensor:
-        return talk.add_up(x.clone(), "tensor")
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return grad, None
 
 
 # ---- the model, whole or a share of it ----
@@ -138,14 +112,15 @@ def layer(x: Tensor, weights: Weights, talk: Talk) -> Tensor:
 
     x: [batch, sequence, hidden], the same on all ranks of the axis.
     """
-    inside = CopyIn.apply(F.rms_norm(x, [HIDDEN]), talk)
+    group = talk.adding("tensor")
+    inside = CopyIn.apply(F.rms_norm(x, [HIDDEN]), group)
     q, k, v = [split_heads(inside @ weight.mT) for weight in weights["qkv"]]
     heads = F.scaled_dot_product_attention(q, k, v, is_causal=True)
     heads = heads.transpose(1, 2).flatten(2)  # [batch, sequence, own part]
-    x = x + AddUp.apply(heads @ weights["out"].mT, talk)
-    inside = CopyIn.apply(F.rms_norm(x, [HIDDEN]), talk)
+    x = x + AddUp.apply(heads @ weights["out"].mT, group)
+    inside = CopyIn.apply(F.rms_norm(x, [HIDDEN]), group)
     inner = F.gelu(inside @ weights["up"].mT)
-    return x + AddUp.apply(inner @ weights["down"].mT, talk)
+    return x + AddUp.apply(inner @ weights["down"].mT, group)
 
 
 def split_heads(x: Tensor) -> Tensor:

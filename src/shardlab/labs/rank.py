@@ -50,6 +50,7 @@ class Job:
         threads: threads of one rank.
         run_id: the mark in the environment of every process of the run.
         directory: the run's own folder: job, rendezvous file, logs.
+        preload: modules to import before the ranks fork.
     """
 
     worker: str
@@ -60,6 +61,7 @@ class Job:
     threads: int
     run_id: str
     directory: str
+    preload: tuple[str, ...] = ()
 
     def log(self, rank: int) -> Path:
         """The file that takes what rank ``rank`` and its libraries write to the standard error."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar, Self, TypeVar
 
@@ -123,6 +123,53 @@ def common(measured: Mapping[str, Any], settings: Mapping[str, Any], elapsed_s: 
     """
     facts = {name: measured[name] for name in ("backend", "reading", "threads")}
     return {"settings": settings, "stamp": machine.stamp(), "elapsed_s": elapsed_s, **facts}
+
+
+@dataclass(frozen=True)
+class Equality:
+    """A row that compares with one process; each lab adds what was compared, and the differences as fields.
+
+    Attributes:
+        gaps: fields with differences that should vanish, and how sentences name them.
+        controls: fields with differences of something wrong on purpose, which should not vanish.
+    """
+
+    gaps: ClassVar[Mapping[str, str]]
+    controls: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """All differences as a table shows them: :attr:`gaps`, then :attr:`controls`."""
+        return tuple([f"{getattr(self, name):.1e}" for name in (*self.gaps, *self.controls)])
+
+    def complaint(self, what: str, allowed: float) -> list[str]:
+        """A sentence if a difference that should vanish is above ``allowed``; ``what`` says which row this is."""
+        # Written so that a NaN fails.
+        if all(getattr(self, name) <= allowed for name in self.gaps):
+            return []
+        found = ", ".join([f"{words} {getattr(self, name):.1e}" for name, words in self.gaps.items()])
+        return [f"{what}: not equal to one process ({found}, allowed {allowed:.0e})"]
+
+
+def equality_table(
+    caption: str,
+    labels: tuple[str, ...],
+    differences: tuple[str, ...],
+    rows: Iterable[tuple[tuple[str, ...], Equality]],
+) -> Table:
+    """The table of a lab's :class:`Equality` rows.
+
+    Args:
+        caption: what was compared; ends in "largest difference".
+        labels: headings of the columns that say which row it is. differences: headings of the differences.
+        rows: the text for each label, and the row.
+    """
+    return Table(
+        caption=caption,
+        columns=(*labels, *differences),
+        rows=tuple([(*texts, *row.cells) for texts, row in rows]),
+        label_columns=len(labels),
+    )
 
 
 def only(rows: Sequence[Row], name: str, **wanted: Any) -> Row:

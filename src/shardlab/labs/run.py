@@ -29,7 +29,7 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -101,6 +101,7 @@ def run(
     start: str = "auto",
     threads: int | None = None,
     show: bool = True,
+    preload: Sequence[str] = (),
 ) -> Outcome:
     """Run ``worker`` on ``ranks`` processes of this machine and return what each of them returned.
 
@@ -112,6 +113,7 @@ def run(
         start: ``"fork"`` (Linux: fast, one import of torch for all ranks), ``"spawn"`` (everywhere), or ``"auto"``.
         threads: threads that one rank computes with; by default its share of the cores, at least 1.
         show: show progress and what the ranks print.
+        preload: modules that the worker will import: where ranks start by fork, they are imported once for all.
 
     Raises:
         ValueError: an argument is out of range, or the worker is not importable by another process.
@@ -153,6 +155,7 @@ def run(
             threads=n_threads or max(1, machine.usable_cores() // n_ranks),
             run_id=uuid.uuid4().hex,
             directory=directory,
+            preload=tuple(preload),
         )
         (Path(directory) / "job.json").write_text(json.dumps(dataclasses.asdict(job)))
         with _launcher(job) as process:

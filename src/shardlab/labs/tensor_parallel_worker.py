@@ -1,6 +1,7 @@
 """What every rank of the tensor-parallel lab runs: one transformer layer cut over 1, 2, 4, ... ranks, checked and counted.
 
-Read :class:`CopyIn` and :class:`AddUp`, the two operators that all of it rests on, then :class:`SplitLayer`.
+Read :class:`CopyIn` and :class:`AddUp` in :mod:`shardlab.labs.tp_operators`, the two operators that all of it rests on,
+then :class:`SplitLayer`.
 The raw measurements, without the lab's tables::
 
     python -m shardlab.labs shardlab.labs.tensor_parallel_worker:worker --ranks 4 --params \
@@ -48,6 +49,7 @@ from shardlab.labs.measure import (
 )
 from shardlab.labs.rank import Context
 from shardlab.labs.result import ranks_words
+from shardlab.labs.tp_operators import AddUp, CopyIn
 from shardlab.models.tensor import padded_vocabulary
 
 DROPOUT = 0.1
@@ -69,34 +71,7 @@ SEEDS = (
 )
 
 
-# ---- the operators: each one's backward is the other one's forward ----
-
-
-class CopyIn(torch.autograd.Function):
-    """Megatron-LM's f, before the split part. Forward: nothing.
-    Backward: every rank holds a part of the gradient; add them up."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, group: Any) -> Tensor:
-        ctx.group = group
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return sum_over_ranks(grad, ctx.group), None
-
-
-class AddUp(torch.autograd.Function):
-    """Megatron-LM's g, after the split part. Forward: every rank holds
-    partial sums; add them up. Backward: nothing."""
-
-    @staticmethod
-    def forward(ctx: Any, partial_sums: Tensor, group: Any) -> Tensor:
-        return sum_over_ranks(partial_sums, group)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return grad, None
+# ---- f and g with sequence parallelism: each one's backward is the other one's forward ----
 
 
 class GatherLinear(torch.autograd.Function):
@@ -133,13 +108,6 @@ class ScatterSum(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         return gather_tokens(grad, ctx.group), None
-
-
-def sum_over_ranks(x: Tensor, group: Any) -> Tensor:
-    """All-reduce into a new tensor: autograd may still need the old one."""
-    total = x.clone(memory_format=torch.contiguous_format)
-    dist.all_reduce(total, group=group)
-    return total
 
 
 def gather_tokens(x: Tensor, group: Any) -> Tensor:

@@ -32,7 +32,7 @@ from shardlab.models.memory_activations import in_flight_micro_batches, layer_ac
 from shardlab.models.pipeline_formulas import bubble_of_ideal
 from shardlab.models.stragglers import slow_rank_step
 from shardlab.models.tensor import layer_sent_bytes
-from shardlab.transformer import Transformer, layer_params, parameters, preset
+from shardlab.transformer import Transformer, layer_params, parameters, preset, training_flops
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -101,7 +101,7 @@ def setting(ranks: int, bandwidth: float, model: str = "llama3-8b", tokens: int 
         model=chosen,
         tokens=length,
         params=params,
-        compute_s=6 * params * length / RANK_FLOPS,
+        compute_s=training_flops(params, length) / RANK_FLOPS,
     )
 
 
@@ -270,9 +270,8 @@ def _busy_by_the_meter(run: Setting, slower: float) -> Comparison:
 
 def model_flops_utilisation(run: Setting, step_s: float) -> float:
     """MFU of a rank that computes one micro-batch in ``step_s`` seconds, over the H100's dense bf16 peak."""
-    return (
-        6 * run.params * run.tokens / (positive("step_s", step_s, "seconds") * accelerator(DEVICE).peak_flops)
-    )
+    seconds = positive("step_s", step_s, "seconds")
+    return training_flops(run.params, run.tokens) / (seconds * accelerator(DEVICE).peak_flops)
 
 
 # ---------------------------------------------------------------- waiting

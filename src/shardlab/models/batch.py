@@ -41,6 +41,14 @@ class Lehmer:
         """The next whole number from 0 to ``bound - 1``."""
         return int(self.uniform() * bound)
 
+    def normal(self) -> float:
+        """The next number of a normal distribution with mean 0 and standard deviation 1; it uses two uniform ones.
+
+        Source: Box and Muller, Annals of Mathematical Statistics 29(2), 1958.
+        """
+        radius = math.sqrt(-2 * math.log(self.uniform()))
+        return radius * math.cos(2 * math.pi * self.uniform())
+
 
 # ---------------------------------------------------------------- batch size and accumulation
 
@@ -315,6 +323,108 @@ def token_loss_scale(global_tokens: int, data_parallel: int, averages: bool = Tr
     return (ranks if averages else 1) / tokens
 
 
+TOKEN_WEIGHTINGS = ("global_tokens", "mean_of_means", "rank_tokens", "world_missing")
+
+
+@dataclass(frozen=True)
+class TokenWeighting:
+    """What a token counts in the gradient of one optimizer step, in units of the right ``1 / all tokens``.
+
+    Attributes:
+        weights: ``weights[rank][k]``, of every token of micro-batch k; 1 is right.
+        gradient_factor: all weight handed out, over the right amount: the factor on the whole gradient.
+        least, most: the extremes of ``weights``.
+        misplaced: share of the weight handed out that lies on other tokens than it should, 0 to 1.
+    """
+
+    weights: list[list[float]]
+    gradient_factor: float
+    least: float
+    most: float
+    misplaced: float
+
+
+def token_weighting(tokens: list[list[int]], weighting: str = "global_tokens") -> TokenWeighting:
+    """The weight of each token under one of :data:`TOKEN_WEIGHTINGS`, on N ranks whose gradients DDP averages.
+
+    With t tokens in a micro-batch, t_r on its rank, T in all and G micro-batches on the rank, a token's weight is
+
+    ===============  ==========================================================  =================
+    global_tokens    sums times ``N / T`` (:func:`token_loss_scale`): right      ``1``
+    mean_of_means    the mean over each micro-batch, over G, over ranks          ``T / (N G t)``
+    rank_tokens      all of a rank's micro-batches together, then over ranks     ``T / (N t_r)``
+    world_missing    sums times ``1 / T``, and DDP still averages                ``1 / N``
+    ===============  ==========================================================  =================
+
+    Args:
+        tokens: ``tokens[rank][k]``, tokens that count in the loss. A mean over none is 0/0, so none may be empty.
+        weighting: how the loss is averaged.
+
+    Raises:
+        ValueError: no ranks, a rank without micro-batches, a micro-batch without tokens, or an unknown weighting.
+    """
+    kind = choice("weighting", weighting, TOKEN_WEIGHTINGS)
+    if not tokens:
+        raise ValueError("tokens must hold a list per rank, not 0 lists")
+    ranks = len(tokens)
+    on_rank = []
+    for rank in range(ranks):
+        if not tokens[rank]:
+            raise ValueError(f"tokens[{rank}] must hold at least one micro-batch, not none")
+        on_rank.append(0)
+        for step in range(len(tokens[rank])):
+            on_rank[rank] += count(f"tokens[{rank}][{step}]", tokens[rank][step])
+    total = sum(on_rank)
+    scale = token_loss_scale(total, ranks, averages=kind != "world_missing")
+    weights = []
+    for rank in range(ranks):
+        mine = tokens[rank]
+        if kind == "mean_of_means":
+            weights.append([total / (ranks * len(mine) * size) for size in mine])
+        elif kind == "rank_tokens":
+            weights.append([total / (ranks * on_rank[rank]) for _ in mine])
+        else:
+            # DDP divides what each rank has by the number of ranks.
+            weights.append([scale / ranks * total for _ in mine])
+    handed_out = moved = 0.0
+    factor = 1 / ranks if kind == "world_missing" else 1.0
+    for shares, sizes in zip(weights, tokens):
+        for weight, size in zip(shares, sizes):
+            handed_out += weight * size
+            moved += abs(weight - factor) * size
+    return TokenWeighting(
+        weights=weights,
+        gradient_factor=handed_out / total,
+        least=min([min(mine) for mine in weights]),
+        most=max([max(mine) for mine in weights]),
+        # What some tokens have too much, others have too little: half of all differences is what moved.
+        misplaced=moved / 2 / handed_out,
+    )
+
+
+def weighted_loss(
+    tokens: list[list[int]], mean_losses: list[list[float]], weighting: str = "global_tokens"
+) -> float:
+    """The loss of a step as a program with this weighting logs it: each token's loss times its weight, over T.
+
+    Args:
+        tokens: ``tokens[rank][k]``, as in :func:`token_weighting`. mean_losses: mean loss of each micro-batch.
+
+    Raises:
+        ValueError: as :func:`token_weighting`, or losses that are not finite or of another shape.
+    """
+    weights = token_weighting(tokens, weighting).weights
+    if [len(mine) for mine in mean_losses] != [len(mine) for mine in tokens]:
+        raise ValueError("mean_losses must hold one number for each micro-batch of each rank, as tokens does")
+    total, loss = 0, 0.0
+    for rank in range(len(tokens)):
+        for step in range(len(tokens[rank])):
+            mean = _finite(f"mean_losses[{rank}][{step}]", mean_losses[rank][step])
+            total += tokens[rank][step]
+            loss += weights[rank][step] * tokens[rank][step] * mean
+    return loss / total
+
+
 def ddp_gradients(micro_gradients: list[list[float]], synchronised: list[bool] | None = None) -> list[float]:
     """The gradient that each rank holds after accumulation under DDP, one number per rank.
 
@@ -341,12 +451,13 @@ def ddp_gradients(micro_gradients: list[list[float]], synchronised: list[bool] |
     held = [0.0] * ranks
     for step in range(steps):
         for rank in range(ranks):
-            held[rank] += micro_gradients[rank][step]
+            # Not ``+=``: a tensor or an array would change in place, and with it all ranks that share it.
+            held[rank] = held[rank] + micro_gradients[rank][step]
         if flags[step]:
             total = 0.0
             for value in held:
-                total += value
-            held = [total / ranks] * ranks
+                total = total + value
+            held = [total / ranks for _ in range(ranks)]
     return held
 
 
@@ -484,6 +595,57 @@ def contiguous_counts(samples: int, ranks: int) -> list[int]:
     world = count("ranks", ranks)
     size = (n + world - 1) // world
     return [max(min(n - rank * size, size), 0) for rank in range(world)]
+
+
+# ---------------------------------------------------------------- texts of unequal length
+
+
+def log_normal_lengths(samples: int, median: float, spread: float, seed: int) -> list[int]:
+    """Lengths in tokens, ``median * exp(spread * z)`` with z normal: at least 1, the same in every engine.
+
+    Args:
+        median: half of the lengths are longer, tokens. spread: standard deviation of the logarithm; 0: all are alike.
+        seed: of :class:`Lehmer`.
+
+    Raises:
+        ValueError: a number is out of range.
+    """
+    middle = positive("median", median, "tokens")
+    width = non_negative("spread", spread)
+    generator = Lehmer(seed)
+    return [
+        max(int(middle * math.exp(width * generator.normal()) + 0.5), 1)
+        for _ in range(count("samples", samples))
+    ]
+
+
+def deal_by_tokens(lengths: list[int], places: int) -> list[list[int]]:
+    """Which samples each place gets when the longest is dealt first, always to the place with the fewest tokens.
+
+    No place then has more than ``4/3 - 1/(3 places)`` of what the best possible deal gives its fullest place.
+
+    Args:
+        lengths: tokens of each sample. places: ranks, or ranks times micro-batches.
+
+    Returns:
+        Positions in ``lengths``, a list per place; with fewer samples than places some are empty.
+
+    Raises:
+        ValueError: no samples, a length below 1, or no places.
+
+    Source: Graham, Bounds on Multiprocessing Timing Anomalies, SIAM J. Appl. Math. 17(2), 1969, theorem 2.
+    """
+    if not lengths:
+        raise ValueError("lengths must hold at least one sample, not none")
+    sizes = [count(f"lengths[{position}]", lengths[position]) for position in range(len(lengths))]
+    loads = [0] * count("places", places)
+    dealt: list[list[int]] = [[] for _ in loads]
+    # Equal lengths in their order: MicroPython's sort is not stable.
+    for position in sorted(range(len(sizes)), key=lambda at: (-sizes[at], at)):
+        place = loads.index(min(loads))
+        dealt[place].append(position)
+        loads[place] += sizes[position]
+    return dealt
 
 
 # ---------------------------------------------------------------- resume

@@ -178,8 +178,17 @@ def _judge(
     return Verdict(code="below-nominal", text=text, checks=BOX_CHECKS if n_nodes == 1 else _TRANSPORT)
 
 
+# A tree between two nodes, and reduction in the network, halve the bytes; measurement adds its own error.
+_MOST_OF_LINK = 2.2
+
+
 def _above_link(bus: float, nominal: Nominal, n_nodes: int | None) -> Verdict:
-    if n_nodes == 2:
+    if bus > _MOST_OF_LINK * nominal.bytes_per_s:
+        why = (
+            "No algorithm sends less than half of what the bus bandwidth assumes. Check the units of size, time and "
+            "link, and that the clock stops only when the collective has ended: its call returns before."
+        )
+    elif n_nodes == 2:
         why = (
             "Between two nodes that is no error: a tree reduces inside each node first and sends about half of what the "
             "bus bandwidth assumes. Judge the wire from three nodes on, or force NCCL_ALGO=Ring."

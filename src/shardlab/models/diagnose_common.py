@@ -139,7 +139,9 @@ def rates(low: float, high: float | None) -> str:
 
 
 def percent(fraction: float) -> str:
-    """A share with two digits: ``4.4 %``, ``62 %``, ``114 %``."""
+    """A share with two digits: ``4.4 %``, ``62 %``, ``114 %``; ``under 0.01 %`` where the digits say nothing."""
+    if 0 < fraction < 1e-4:
+        return "under 0.01 %"
     return f"{significant(100 * fraction, 2)} %"
 
 

@@ -34,6 +34,7 @@ from shardlab.models.diagnose_rules import Evidence, Run, judge, notes_on
 from shardlab.models.nccl_log import NcclLog, parse
 from shardlab.models.overlap import DDP_BUCKET_BYTES
 from shardlab.models.scaling import SCALINGS
+from shardlab.transformer import training_flops
 from shardlab.units import format_bandwidth, format_bytes, format_time
 
 BACKENDS = ("nccl", "gloo", "mpi")
@@ -561,7 +562,7 @@ def _mfu(
     if flops is not None:
         work = positive("flops_per_step", flops, "FLOP")
     elif tokens is not None and n_params is not None:
-        work = 6 * how_many("n_params", n_params) * positive("tokens_per_step", tokens, "tokens")
+        work = training_flops(how_many("n_params", n_params), positive("tokens_per_step", tokens, "tokens"))
     else:
         raise ValueError("peak_flops needs flops_per_step, or tokens_per_step with n_params")
     return work / (run.step_s * run.n_ranks * speed)

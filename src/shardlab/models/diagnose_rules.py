@@ -79,7 +79,7 @@ class Evidence:
 _NO_TRANSPORT = 0.06
 
 _COLLECTIVE_TEST = (
-    "Run nccl-tests' all_reduce_perf -b 8 -e 1G -f 2 over the same ranks and give its output here as log=: it "
+    "Run nccl-tests' all_reduce_perf -b 8 -e 1G -f 2 over the same ranks and diagnose its output: it "
     "separates the network from the training program"
 )
 _TRANSPORT_CHECKS = (

@@ -107,7 +107,7 @@ def running() -> Iterator[Cluster]:
 
 def write_configuration(folder: Path) -> None:
     """slurm.conf, cgroup.conf and munge's key, in ``folder``."""
-    control, *ports = _free_ports(1 + len(NODES))
+    control, *ports = free_ports(1 + len(NODES))
     nodes = [
         f"NodeName={name} NodeHostname=localhost NodeAddr=127.0.0.1 Port={port} CPUs=4 State=UNKNOWN"
         for name, port in zip(NODES, ports, strict=True)
@@ -188,7 +188,8 @@ def _wait_until(holds: object, cluster: Cluster, what: str) -> None:
         time.sleep(0.2)
 
 
-def _free_ports(n: int) -> list[int]:
+def free_ports(n: int) -> list[int]:
+    """So many different TCP ports that nobody listens on."""
     listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(n)]
     ports = [listener.getsockname()[1] for listener in listeners]
     for listener in listeners:

@@ -5,6 +5,7 @@ import { bandsOf, makePlane, scaleOf, write } from "./plane.js";
 import { textured } from "./texture.js";
 
 const MOST_TEXTS = 8; // more bars are too thin for a text each
+const LETTER = 6.6; // about the width of one letter of such a text
 
 export function drawBars(panel, width) {
   const { categories, value, stacks, limits, texts } = panel;
@@ -26,7 +27,11 @@ export function drawBars(panel, width) {
       const fill = texture.fill(stack);
       if (at(sum) > x) plane.add(svg("rect", { x, y: top, width: at(sum) - x, height: thick, fill }));
     }
-    if (categories.length <= MOST_TEXTS) plane.add(write(texts[index], at(sum) + 5, middle, "text", { size: 11, halo: true }));
+    if (categories.length <= MOST_TEXTS) {
+      // Where a bar leaves no room for its text, the text moves onto it.
+      const x = Math.max(plane.left + 5, Math.min(at(sum) + 5, width - LETTER * texts[index].length));
+      plane.add(write(texts[index], x, middle, "text", { size: 11, halo: true }));
+    }
   });
   plane.topLimits(limits, at);
   texture.addTo(plane.root);

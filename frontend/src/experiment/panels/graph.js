@@ -4,6 +4,7 @@ import { color, svg, uniqueId, wantsLittleMotion } from "../../common/dom.js";
 
 const TRAVEL_MS = 550;
 const REST = 0.58; // where on its arrow a tag comes to rest
+const REST_OF_TWO = 0.8; // the arrows of two nodes cross the middle, where words stand
 
 export function drawGraph(panel, width, { moving }) {
   const { nodes, arrows, middle } = panel;
@@ -24,6 +25,7 @@ export function drawGraph(panel, width, { moving }) {
       ),
     ),
   );
+  const rest = nodes.length === 2 ? REST_OF_TWO : REST;
   const tags = [];
   for (const arrow of arrows) {
     const from = place(nodes[arrow.source]);
@@ -46,7 +48,7 @@ export function drawGraph(panel, width, { moving }) {
         "marker-end": `url(#${headId})`,
       }),
     );
-    if (arrow.label) tags.push(drawTag(arrow, at(length * REST), at(0), radius, moving));
+    if (arrow.label) tags.push(drawTag(arrow, at(length * rest), at(0), radius, moving));
   }
   for (const node of nodes) root.append(drawNode(node, place(node), radius));
   root.append(...tags);
@@ -61,6 +63,9 @@ export function drawGraph(panel, width, { moving }) {
           "font-size": index ? 13 : 14,
           "font-weight": index ? "normal" : "bold",
           fill: color(index ? "muted" : "text"),
+          stroke: color("halo"),
+          "stroke-width": 4,
+          "paint-order": "stroke",
         },
         line,
       ),

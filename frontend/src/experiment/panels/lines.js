@@ -5,14 +5,17 @@ import { line, makePlane, scaleOf, textRole, write } from "./plane.js";
 
 const WIDTHS = { strong: 2.75, normal: 1.5, thin: 1 };
 const NEAR_END = 0.62; // labels of marks right of it stand on their left
+const HALF_LABEL = 8; // a mark's label at the top stays in the picture
 
 const pathOf = (points) => "M" + points.map(([x, y]) => `${x.toFixed(1)},${y.toFixed(1)}`).join("L");
 
 export function drawLines(panel, width, { pick }) {
   const { x, y, series, bands, limits, marks } = panel;
   const longest = Math.max(...series.map(({ label }) => label.length));
+  const longestTick = Math.max(...y.ticks.map(([, text]) => text.length));
   const height = Math.max(184, Math.min(250, width * 0.6));
-  const plane = makePlane(width, height, { left: 44, right: 12 + 6.8 * longest, top: y.label ? 24 : 12, bottom: 38 });
+  const axisWidth = Math.max(44, 10 + 7.5 * longestTick);
+  const plane = makePlane(width, height, { left: axisWidth, right: 12 + 6.8 * longest, top: y.label ? 24 : 12, bottom: 38 });
   const atX = scaleOf(x, plane.left, plane.right);
   const atY = scaleOf(y, plane.bottom, plane.top);
   const area = uniqueId("sl-area");
@@ -62,7 +65,7 @@ function drawMark(plane, { label, role, shape }, x, y) {
   plane.add(
     line(x, y, x, plane.bottom, "muted", { "stroke-dasharray": "2 3" }),
     svg("circle", { cx: x, cy: y, r: 5, fill: color(role), stroke: color("panel"), "stroke-width": 1.5 }),
-    write(label, x + (beyond ? -8 : 8), y - 11, textRole(role), {
+    write(label, x + (beyond ? -8 : 8), Math.max(y - 11, HALF_LABEL), textRole(role), {
       size: 13,
       anchor: beyond ? "end" : "start",
       halo: true,

@@ -4,6 +4,10 @@ import { color, svg } from "../../common/dom.js";
 import { bandsOf, line, makePlane, scaleOf, textRole, write } from "./plane.js";
 import { textured } from "./texture.js";
 
+// About the width of one letter of a label.
+const LETTER = 6.9;
+const BOLD_LETTER = 7.6;
+
 export function drawTimeline(panel, width) {
   const { lanes, time, spans, limits, brackets } = panel;
   const longest = Math.max(...lanes.map((name) => name.length));
@@ -12,6 +16,8 @@ export function drawTimeline(panel, width) {
   const at = scaleOf(time, plane.left, plane.right);
   const lane = bandsOf(lanes.length, plane.top, plane.bottom, 0.28);
   const texture = textured();
+  // A narrow place may leave less room on the right than a label takes: then the label moves onto the bar.
+  const beside = (x, letter, label) => Math.min(x, width - letter * label.length);
   plane.xAxis(time, at);
   plane.topLimits(limits, at);
   lanes.forEach((name, index) => plane.add(write(name, plane.left - 8, lane(index).middle, "text", { anchor: "end" })));
@@ -21,7 +27,7 @@ export function drawTimeline(panel, width) {
     const fill = texture.fill(item);
     plane.add(
       svg("rect", { x, y: top, width: Math.max(0.5, at(item.end) - x), height: thick, rx: 2, fill }),
-      write(item.label, at(item.end) + 5, middle, item.text_role || textRole(item.role), { halo: true }),
+      write(item.label, beside(at(item.end) + 5, LETTER, item.label), middle, item.text_role || textRole(item.role), { halo: true }),
     );
   }
   for (const { lane: index, low, high, at: here, label } of brackets) {
@@ -31,7 +37,7 @@ export function drawTimeline(panel, width) {
       line(at(low), middle, at(high), middle, "muted", look),
       ...[low, high].map((end) => line(at(end), top + 3, at(end), top + thick - 3, "muted", look)),
       svg("circle", { cx: at(here), cy: middle, r: 5, fill: color("text") }),
-      write(label, at(high) + 9, middle, "text", { halo: true, bold: true }),
+      write(label, beside(at(high) + 9, BOLD_LETTER, label), middle, "text", { halo: true, bold: true }),
     );
   }
   texture.addTo(plane.root);

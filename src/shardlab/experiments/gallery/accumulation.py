@@ -142,7 +142,7 @@ def _step_panel(setting: _Setting) -> dict[str, Any]:
     each_s = (total_s - once_s) / steps if after_each else 0.0
     spans, now = [], 0.0
     for index in range(steps):
-        label = f"{steps} micro-steps" if index == steps - 1 else ""
+        label = words.plural(steps, "micro-step") if index == steps - 1 else ""
         spans.append(chart.span(0, now, now + MICRO_STEP_S, "compute", label))
         now += MICRO_STEP_S
         if each_s:

@@ -231,9 +231,10 @@ def _sentences(
     else:
         first = arrived[0]
         busy = len({message.source for message in arrived})
+        verb = "sends" if busy == 1 else "send"
         what = "adds it to its own" if first.reduces else "keeps it"
         texts = [
-            f"Round {position} of {last}: {busy} of {n} ranks send; rank {first.source} sends "
+            f"Round {position} of {last}: {busy} of {n} ranks {verb}; rank {first.source} sends "
             f"{_buffers(len(first.chunks) * play.share)} P to rank {first.destination}, which {what}."
         ]
     idle = len([1 for sent in totals if sent == 0])

@@ -201,7 +201,7 @@ def _timeline_panel(setting: _Setting) -> dict[str, Any]:
             )
         )
     return chart.timeline(
-        title="One micro-batch: forward (pale) and backward, layer by layer",
+        title="One micro-batch: forward (striped) and backward, layer by layer",
         lanes=list(_LANES),
         time=chart.time_axis("time", 1.02 * setting.end_s, about=5),
         spans=spans,

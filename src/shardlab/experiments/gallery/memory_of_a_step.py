@@ -221,7 +221,7 @@ def _verdict(setting: _Setting) -> str:
         share = words.percent(setting.total / setting.memory_bytes)
         return f"It fits: the step needs {needed} of {room}, {share}."
     if setting.states > setting.memory_bytes:
-        return f"It does not fit, whatever the batch: the states alone take {words.n_bytes(setting.states)} of {room}."
+        return f"It does not fit, whatever the batch: the states alone take {words.n_bytes(setting.states)}, and there are {room}."
     return (
         f"It does not fit because of the activations: the states take {words.n_bytes(setting.states)}, "
         f"the activations {words.n_bytes(setting.activations)} more, and there are {room}."
@@ -245,9 +245,9 @@ def _advice(setting: _Setting) -> str:
         )
     if setting.largest_micro_batch == 0:
         return "Not one sequence fits: recompute more, or use a shorter sequence or a leaner recipe." + end
-    return (
-        f"Up to {words.plural(setting.largest_micro_batch, 'sequence')} would fit as one micro-batch." + end
-    )
+    if setting.largest_micro_batch == 1:
+        return "A micro-batch of one sequence fits, and no larger one." + end
+    return f"Up to {setting.largest_micro_batch} sequences would fit as one micro-batch." + end
 
 
 _LLAMA2 = "Llama 2 (arXiv 2307.09288): 4,096 tokens, A100 of 80 GB"

@@ -276,7 +276,7 @@ def _limit_words(state: _Layer) -> str:
 
 def _network_words(state: _Layer) -> str:
     away, compute = state.pass_s[0] + state.pass_s[2], state.pass_s[1]
-    what = "the network decides: wider experts or a faster link help" if away > compute else "compute decides"
+    what = "the network decides; wider experts or a faster link help" if away > compute else "compute decides"
     return (
         f"The two all-to-alls take {words.seconds(away)}, the experts {words.seconds(compute)}: {what}. "
         "More tokens or a larger k lengthen both alike."

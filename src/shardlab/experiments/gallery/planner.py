@@ -235,8 +235,8 @@ def _sentences(found: _Answer, answer: bool) -> list[str]:
     if not answer:
         texts.append("Choose your own tensor and pipeline degrees, then show the answer.")
     texts.append(
-        "In the bars: compute dark, recomputation light; tensor traffic orange, data traffic light orange; hatched the bubble; "
-        "grey the rest."
+        "In the bars: compute blue, recomputation striped blue; tensor traffic orange, data traffic striped orange; the bubble "
+        "striped grey, the rest grey."
     )
     texts.append(
         f"{len(found.run.fitting)} of {found.run.tried} layouts fit. Searched: TP to 8, PP to 16 with 1F1B, ZeRO-1 and 3, "
@@ -254,10 +254,11 @@ def _winner(found: _Answer) -> str:
     for label, seconds in best.items:
         if label != "layers" and seconds > most * 1.000001:
             lost, most = label, seconds
+    article = "the " if lost in ("output head", "pipeline bubble", "optimizer", "fixed overhead") else ""
     share = words.percent(best.seconds("layers") / best.step_time_s)
     text = (
         f"Fastest is {_split(best)}, {words.seconds(best.step_time_s)} a step: {share} of it is the layers' own work, and "
-        f"the largest loss is {lost}, {words.seconds(most)}."
+        f"the largest loss is {article}{lost}, {words.seconds(most)}."
     )
     if best.layout.zero_stage == 3 and best.layout.data > 100:
         text += " Doubt it: for ZeRO-3 on hundreds of GPUs published runs were slower than this model."

@@ -264,6 +264,8 @@ def _gain(setting: _Setting) -> str:
     step = setting.step
     before, after = words.seconds(setting.compute_s), words.seconds(step.step_time_s)
     verdict = "faster" if step.speedup > 1 else "slower"
+    if 0.995 < step.speedup < 1.005:
+        verdict = f"hardly {verdict}"
     if setting.scaling == "weak":
         return (
             f"Weak scaling: a step takes {after} instead of {before}, for {step.n_ranks} times the samples: "

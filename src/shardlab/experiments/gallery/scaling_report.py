@@ -198,12 +198,14 @@ def _sentences(report: _Report) -> list[str]:
     texts = [answer.question] if answer.question else []
     texts.append(answer.verdict.text)
     if answer.verdict.checks:
-        texts.append("Try first: " + answer.verdict.checks[0] + ".")
+        first = answer.verdict.checks[0]
+        texts.append("Try first: " + first + ("" if first.endswith("?") else "."))
     texts.append(_bracket_words(report))
     last = report.curve[-1]
+    low, high = words.percent(last[1]), words.percent(last[2])
+    reached = low if low == high else f"{low} to {high}"
     texts.append(
-        f"If every further link is like this one, {words.plural(last[0], 'rank')} reach {words.percent(last[1])} to "
-        f"{words.percent(last[2])} ({answer.assumed_scaling} scaling)."
+        f"If every further link is like this one, {words.plural(last[0], 'rank')} reach {reached} ({answer.assumed_scaling} scaling)."
     )
     return texts
 

@@ -188,7 +188,7 @@ def _sentences(setting: _Setting) -> list[str]:
 def _bubble_words(setting: _Setting) -> str:
     run = setting.run
     opening = (
-        f"Each rank works {words.seconds(setting.work_s)} of the {words.seconds(run.makespan_s)}: idle are "
+        f"Each rank works {words.seconds(setting.work_s)} of the {words.seconds(run.makespan_s)} and idles for "
         f"{words.percent(run.bubble_of_total)} of the total time, {words.percent(run.bubble_of_ideal)} of the ideal"
     )
     if setting.slow != 1:
@@ -204,7 +204,8 @@ def _memory_words(setting: _Setting) -> str:
     peak = words.plain_number(run.in_flight_peak[0])
     sent = _messages(run)
     if run.schedule == "gpipe":
-        return f"Rank 0 holds all {batches(run.micro_batches)}; 1F1B idles as long and holds at most p. Messages: {sent}."
+        held = "its one micro-batch" if run.micro_batches == 1 else f"all {batches(run.micro_batches)}"
+        return f"Rank 0 holds {held}; 1F1B idles as long and holds at most p. Messages: {sent}."
     if run.schedule == "1f1b":
         return f"Rank 0 holds {peak} of {batches(run.micro_batches)}; GPipe idles as long and holds all. Messages: {sent}."
     if run.schedule == "interleaved-1f1b":
@@ -216,7 +217,8 @@ def _memory_words(setting: _Setting) -> str:
 def _moment_words(setting: _Setting) -> str:
     """What the chosen rank does at the chosen time, or which operation it waits for."""
     run, rank, at_s = setting.run, setting.rank, setting.at_s
-    held = words.plain_number(_held_at(run, rank, at_s))
+    # A chunk counts a fraction of a micro-batch: thirds need rounding, halves stay as they are.
+    held = words.plain_number(round(words.settled(_held_at(run, rank, at_s)), 2))
     opening = f"At {words.seconds(at_s)}, {held} in flight: "
     for bar in bars(run.timeline, rank):
         if bar.start_s <= at_s < bar.end_s:
@@ -227,6 +229,8 @@ def _moment_words(setting: _Setting) -> str:
     for gap in run.idle_gaps:
         if gap.rank == rank and gap.start_s <= at_s <= gap.end_s:
             return opening + gap.explanation + "."
+    if at_s >= run.makespan_s * (1 - 1e-9):
+        return opening + "the step is over."
     return opening + f"rank {rank} passes from one operation to the next."
 
 

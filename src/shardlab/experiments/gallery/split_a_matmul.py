@@ -356,7 +356,7 @@ def _sentences(states: list[_State], position: int, ranks: int, rank: int, wrong
     if position == len(states) - 1:
         count = len(last.collectives)
         texts.append(
-            f"In all {words.plural(count, 'collective')} ({', '.join(last.collectives)}), "
+            f"In all: {words.plural(count, 'collective')} ({', '.join(last.collectives)}), "
             f"{words.n_bytes(last.sent)} sent by each rank at {ELEMENT_BYTES} bytes a number; "
             f"each rank did about 1/{ranks} of the multiplications."
         )
@@ -384,9 +384,10 @@ def _what_happened(states: list[_State], position: int, ranks: int, rank: int, w
                 f"Each rank multiplied by its columns of {stage.name} and has finished columns of {state.name}: "
                 f"{made}. Nothing was sent."
             )
+        everybody = "both ranks" if ranks == 2 else f"all {ranks} ranks"
         return (
             f"Each rank multiplied its columns by its rows of {stage.name}: it has every cell of {state.name}, "
-            f"each a partial sum, right only when all {words.plural(ranks, 'rank')} are added up. Nothing was sent."
+            f"each a partial sum, right only when {everybody} are added up. Nothing was sent."
         )
     if state.action == "relu":
         if wrong:

@@ -282,7 +282,11 @@ def _readouts(setting: _Setting, guess: float, answer: bool) -> list[dict[str, A
 
 
 def _guess_note(setting: _Setting, guess: float) -> str:
-    return f"your guess {words.percent(guess)}" if guess < 1 else f"{setting.ranks} ranks would be 100 %"
+    return (
+        f"your guess {words.percent(guess)}"
+        if guess < 1
+        else f"{words.plural(setting.ranks, 'rank')} would be 100 %"
+    )
 
 
 def _sentences(setting: _Setting, guess: float, answer: bool) -> list[str]:
@@ -335,9 +339,10 @@ def _placement(setting: _Setting) -> str:
         )
     inside = setting.node.gpus
     kept = setting.efficiency(setting.cost(setting.packed, inside), inside)
+    ports = "the one port" if setting.node.nics == 1 else f"all {setting.node.nics} ports"
     return (
-        f"{t} ranks don't fit into a node of {inside}: the ring crosses the network, which lends it all "
-        f"{words.plural(setting.node.nics, 'port')} of a node. At {inside} ranks, inside one node, the efficiency is "
+        f"{t} ranks don't fit into a node of {inside}: the ring crosses the network, which lends it "
+        f"{ports} of a node. At {inside} ranks, inside one node, the efficiency is "
         f"{words.percent(kept)}."
     )
 

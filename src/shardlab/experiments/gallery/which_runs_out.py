@@ -10,9 +10,8 @@ from shardlab.experiments import chart, words
 from shardlab.experiments.controls import Experiment, Preset, choice, slider, toggle
 from shardlab.models.collectives import ring_allreduce_time_s
 from shardlab.models.memory import model_states
-from shardlab.transformer import parameters, preset
+from shardlab.transformer import parameters, preset, training_flops
 
-FLOPS_PER_PARAMETER = 6
 GRADIENT_BYTES = 2.0
 PEAK_SHARE = 0.4
 """Share of the data sheet's peak at which a GPU computes; Llama 2 reached 0.38 to 0.43 over whole runs."""
@@ -91,7 +90,7 @@ class _Setting:
         self.steps = math.ceil(trillions * 1e12 / batch_tokens)
         self.states = model_states(self.params).total_bytes
         # One GPU's compute for a whole global batch, which N GPUs share: strong scaling.
-        self.compute_s = FLOPS_PER_PARAMETER * self.params * batch_tokens / (PEAK_SHARE * chip.peak_flops)
+        self.compute_s = training_flops(self.params, batch_tokens) / (PEAK_SHARE * chip.peak_flops)
         self.for_memory = math.ceil(self.states / self.memory_bytes)
 
     def all_reduce_s(self, gpus: int) -> float:

@@ -10,11 +10,11 @@ from shardlab.experiments import chart, words
 from shardlab.experiments.controls import Experiment, Preset, choice, slider, toggle
 from shardlab.models.communication import DataTraffic, data_traffic
 from shardlab.models.memory import ModelStates, model_states, unsharded_bytes
+from shardlab.transformer import training_flops
 from shardlab.units import GB
 
 STAGES = (0, 1, 2, 3)
 WIRE_BYTES = 2.0
-FLOPS_PER_PARAMETER = 6
 PEAK_SHARE = 0.5
 """Share of the data sheet's peak at which ranks compute; SC21's Table 1 has 43 to 52 % on A100."""
 
@@ -110,7 +110,7 @@ class _Setting:
             )
             for stage in STAGES
         ]
-        self.compute_s = micro_batches * FLOPS_PER_PARAMETER * self.params * tokens / self.flops
+        self.compute_s = micro_batches * training_flops(self.params, tokens) / self.flops
         self.sent_s = [traffic.total_bytes / bandwidth for traffic in self.traffic]
         fitting = [stage for stage in STAGES if self.totals[stage] <= self.memory_bytes]
         # Volumes never fall from one stage to the next, so the lowest stage that fits is the cheapest.
@@ -123,7 +123,7 @@ class _Setting:
     @property
     def hiding_tokens(self) -> float:
         """Tokens per micro-batch and rank from which stage 3's traffic takes no longer than the compute."""
-        per_token_s = FLOPS_PER_PARAMETER * self.params / self.flops
+        per_token_s = training_flops(self.params, 1) / self.flops
         return self.sent_s[3] / (self.micro_batches * per_token_s)
 
 
@@ -294,8 +294,9 @@ def _sentences(setting: _Setting) -> list[str]:
 def _verdict(setting: _Setting) -> str:
     memory = words.n_bytes(setting.memory_bytes)
     if setting.best is None:
-        return f"No stage fits: stage 3 needs {words.n_bytes(setting.totals[3])} of {memory}. " + _way_out(
-            setting
+        return (
+            f"No stage fits: stage 3 needs {words.n_bytes(setting.totals[3])}, and there are {memory}. "
+            + _way_out(setting)
         )
     opening = f"Stage {setting.best} is the cheapest that fits: {words.n_bytes(setting.totals[setting.best])} of {memory}"
     if setting.best == 0:
@@ -329,9 +330,9 @@ def _volumes(setting: _Setting) -> str:
 
 def _time(setting: _Setting) -> str:
     taken, sent = words.seconds(setting.compute_s), words.seconds(setting.sent_s[3])
-    hides = "can hide under" if setting.sent_s[3] <= setting.compute_s else "takes longer than"
+    hides = " and can hide under" if setting.sent_s[3] <= setting.compute_s else ", longer than"
     return (
-        f"Stage 3's traffic takes {sent} at {words.bandwidth(setting.bandwidth)} and {hides} the {taken} of compute; "
+        f"Stage 3's traffic takes {sent} at {words.bandwidth(setting.bandwidth)}{hides} the {taken} of compute; "
         f"with {words.amount(setting.hiding_tokens)} tokens per micro-batch and rank the two are equal. Ranks compute at "
         "half of the data sheet's peak; latency, gathered layers and fragmentation are not counted."
     )
