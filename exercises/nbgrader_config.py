@@ -6,15 +6,19 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "tools"))
 
-from exercises_execute import ExecuteSubmission  # noqa: E402
+from exercises_execute import ExecuteSubmission, RestoreCells  # noqa: E402
 from nbconvert.preprocessors import ClearMetadataPreprocessor, CSSHTMLHeaderPreprocessor  # noqa: E402
 from nbgrader.preprocessors import (  # noqa: E402
     AssignLatePenalties,
     CheckCellMetadata,
     ClearHiddenTests,
+    ClearOutput,
+    DeduplicateIds,
     GetGrades,
     IgnorePattern,
     LimitOutput,
+    OverwriteCells,
+    OverwriteKernelspec,
     SaveAutoGrades,
 )
 
@@ -33,9 +37,14 @@ c.OverwriteCells.add_missing_cells = True
 # Seconds that one cell may take; seconds of a whole submission.
 c.ExecuteSubmission.timeout = 60
 c.ExecuteSubmission.submission_timeout = 300
-c.ExecuteSubmission.shutdown_kernel = "immediate"
-# A check cell that isn't run would get full marks: no tag of a student's may switch one off.
-c.ExecuteSubmission.skip_cells_with_tag = "no cell has this tag"
+c.Autograde.sanitize_preprocessors = [
+    ClearOutput,
+    RestoreCells,
+    DeduplicateIds,
+    OverwriteKernelspec,
+    OverwriteCells,
+    CheckCellMetadata,
+]
 c.Autograde.autograde_preprocessors = [
     ExecuteSubmission,
     IgnorePattern,

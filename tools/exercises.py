@@ -6,6 +6,7 @@
     python tools/exercises.py feedback             write a feedback page for every graded submission
     python tools/exercises.py sheet                write exercises/to_mark.csv: the answers that a person has to mark
     python tools/exercises.py mark to_mark.csv     enter the marks of a filled sheet, write exercises/grades.csv
+    python tools/exercises.py export --lms moodle  write exercises/moodle.csv, which Moodle imports (or canvas)
 
 Add the name of an assignment to do only that one. nbgrader lives in a virtual environment of its own
 (.venv-grade, or the Python named by SHARDLAB_GRADE_PYTHON): started from another Python, this script changes over.
@@ -15,7 +16,9 @@ from __future__ import annotations
 
 import argparse
 import csv
+import hashlib
 import importlib.util
+import multiprocessing.util
 import os
 import re
 import shutil
@@ -37,7 +40,7 @@ if TYPE_CHECKING:
 HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parent
 # What a submission's marks depend on, beside itself and the source notebook.
-CHECKING_CODE = ("classroom", "models/collectives.py", "quiz/draw.py")
+CHECKING_CODE = ("classroom", "models", "quiz/draw.py", "checks.py", "units.py")
 STUDENT_FOLDER = re.compile(r"\w[\w.@+ -]*")
 
 
@@ -83,8 +86,16 @@ def find_submissions(course: Course, wanted: list[str]) -> tuple[list[Submission
     return found, complaints
 
 
-def missing_notebook(course: Course, submission: Submission) -> str | None:
-    """What is wrong with the notebook files of a submission, before anything is run."""
+def fault(course: Course, submission: Submission) -> str | None:
+    """What is wrong with the files of a submission, before any is read for grading."""
+    import exercises_intake
+
+    student = submission.folder.parent
+    if student.is_symlink():
+        return f"{student.name} is a link; hand in the folder itself"
+    words = exercises_intake.fault(submission.folder)
+    if words:
+        return words
     present = sorted(path.stem for path in submission.folder.glob("*.ipynb"))
     for name in course.notebooks(submission.assignment):
         if name not in present:
@@ -139,6 +150,7 @@ def grade(course: Course, options: argparse.Namespace) -> int:
             f"Put each one at {course.root / 'submitted'}/STUDENT/ASSIGNMENT/NOTEBOOK.ipynb; "
             f"assignments: {', '.join(options.assignments)}." + "".join(f"\n  {line}" for line in complaints)
         )
+    _check_sandbox(options)
     for assignment in sorted({one.assignment for one in submissions}):
         _release(course, assignment)
         if options.due:
@@ -156,8 +168,30 @@ def grade(course: Course, options: argparse.Namespace) -> int:
     return 1 if complaints else 0
 
 
+def _check_sandbox(options: argparse.Namespace) -> None:
+    """Find out before anything is graded whether submissions can be run, and say how if they can't."""
+    from exercises_sandbox import SandboxError, bubblewrap, default_pythons, find_python
+
+    try:
+        if not options.no_isolation:
+            bubblewrap()
+        python = find_python([options.kernel_python] if options.kernel_python else default_pythons())
+    except SandboxError as error:
+        raise _exercises_error(str(error)) from None
+    # The workers need not ask again.
+    options.kernel_python = python.path
+    if options.no_isolation:
+        print(
+            "warning: without isolation, submissions run with your rights: they can read and write whatever you can, "
+            "and reach the network",
+            file=sys.stderr,
+        )
+
+
 def _grade_all(course: Course, submissions: list[Submission], options: argparse.Namespace) -> None:
-    """Grade several submissions at a time, each in its own kernel, and tell how each one went."""
+    """Grade several submissions at a time, each in its own sandbox, and tell how each one went."""
+    from exercises_course import ExercisesError
+
     from shardlab.labs.machine import usable_cores
 
     todo = {one: course_fingerprint(course, one) for one in submissions}
@@ -178,6 +212,9 @@ def _grade_all(course: Course, submissions: list[Submission], options: argparse.
             print("interrupted: the submissions under way are finished first", file=sys.stderr)
             workers.shutdown(wait=True, cancel_futures=True)
             raise
+        except ExercisesError:
+            workers.shutdown(wait=True, cancel_futures=True)
+            raise
         except BrokenProcessPool:
             raise _exercises_error(
                 "a grading process was killed: is the memory full? Run it again to go on, with --jobs 1 if it happens again"
@@ -188,6 +225,10 @@ def course_fingerprint(course: Course, submission: Submission) -> str:
     """A digest of all that a submission's marks depend on."""
     from exercises_course import fingerprint
 
+    words = fault(course, submission)
+    if words:
+        # Files that aren't to be graded aren't to be read either.
+        return hashlib.sha256(words.encode()).hexdigest()
     checking = [REPOSITORY / "src" / "shardlab" / name for name in CHECKING_CODE]
     return fingerprint(submission.folder, course.root / "source" / submission.assignment, *checking)
 
@@ -202,6 +243,9 @@ def _start_worker(options: argparse.Namespace) -> None:
         os.setsid()
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     _worker_course = _open_course(options)
+    import exercises_execute
+
+    multiprocessing.util.Finalize(None, exercises_execute.close_sandboxes, exitpriority=10)
 
 
 def _end_with(parent: int) -> None:
@@ -216,10 +260,15 @@ def _grade_one(submission: Submission, print_of: str) -> str:
 
     course, began = _worker_course, time.monotonic()
     assert course is not None
-    error = missing_notebook(course, submission)
+    error = fault(course, submission)
     failed = error is not None
     if not failed:
+        import exercises_execute
+
         result = course.api.autograde(submission.assignment, submission.student, force=True, create=True)
+        if exercises_execute.trouble is not None:
+            # Nobody's marks suffer from what is wrong with this machine.
+            raise _exercises_error(str(exercises_execute.trouble))
         failed = not result["success"]
         error = reason(result) if failed else course.cell_errors(submission.assignment, submission.student)
     record = {"student": submission.student, "fingerprint": print_of, "failed": failed, "error": error}
@@ -268,6 +317,25 @@ def mark(course: Course, options: argparse.Namespace) -> int:
     return 0
 
 
+def export(course: Course, options: argparse.Namespace) -> int:
+    """Write the marks as a CSV that a learning platform imports."""
+    import exercises_lms
+
+    roster = exercises_lms.read_roster(options.students) if options.students else None
+    rows = [row for row in course.rows() if row["assignment"] in options.assignments]
+    if not rows:
+        raise _exercises_error("nothing is graded yet: run the grade command first")
+    path = options.output or course.root / f"{options.lms}.csv"
+    unknown = exercises_lms.write(path, options.lms, rows, roster)
+    print(f"marks for {options.lms.capitalize()}: {path}")
+    waiting = sum(1 for row in rows if row["to_mark"])
+    if waiting:
+        print(f"{waiting} submissions have answers to mark by hand, which count as 0 until then")
+    for student in unknown:
+        print(f"not in {options.students}: {student}", file=sys.stderr)
+    return 1 if unknown else 0
+
+
 # ---- the command line ----
 
 
@@ -291,11 +359,22 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         ("grade", grade),
         ("feedback", feedback),
         ("sheet", sheet),
+        ("export", export),
     ):
         command = add(name, run)
         command.add_argument("assignments", nargs="*", metavar="ASSIGNMENT", help="all of them without one")
         if name in ("grade", "feedback"):
             command.add_argument("--student", action="append", help="only this student; can be repeated")
+        if name == "export":
+            command.add_argument(
+                "--lms", choices=("moodle", "canvas"), required=True, help="for which platform"
+            )
+            command.add_argument(
+                "--students", type=Path, metavar="CSV", help="who is who: see exercises/README.md"
+            )
+            command.add_argument(
+                "--output", type=Path, metavar="CSV", help="default: moodle.csv or canvas.csv"
+            )
         if name == "grade":
             command.add_argument("--force", action="store_true", help="grade unchanged submissions again")
             command.add_argument("--due", type=_due, help="when it was due, such as 2026-10-01T18:00+02:00")
@@ -306,6 +385,23 @@ def parse(arguments: list[str]) -> argparse.Namespace:
                 "--cell-timeout", type=int, metavar="S", help="seconds that one cell may take"
             )
             command.add_argument("--submission-timeout", type=int, metavar="S", help="seconds in all")
+            command.add_argument(
+                "--memory-gib",
+                type=float,
+                metavar="G",
+                help="memory of all of a submission's processes (default: 2)",
+            )
+            command.add_argument(
+                "--kernel-python",
+                type=Path,
+                metavar="PATH",
+                help="the Python that runs submissions (default: the book's if it has PyTorch, else the grading one)",
+            )
+            command.add_argument(
+                "--no-isolation",
+                action="store_true",
+                help="run submissions with your own rights, without bubblewrap",
+            )
     command = add("mark", mark)
     command.add_argument("sheet", type=Path, help="the filled sheet, a CSV")
     command.set_defaults(assignments=[])
@@ -382,6 +478,12 @@ def _open_course(options: argparse.Namespace) -> Course:
         settings.ExecuteSubmission.timeout = options.cell_timeout
     if getattr(options, "submission_timeout", None):
         settings.ExecuteSubmission.submission_timeout = options.submission_timeout
+    if getattr(options, "memory_gib", None):
+        settings.ExecuteSubmission.memory_gib = options.memory_gib
+    if getattr(options, "kernel_python", None):
+        settings.ExecuteSubmission.kernel_python = str(options.kernel_python)
+    if getattr(options, "no_isolation", False):
+        settings.ExecuteSubmission.isolation = False
     return Course(options.root, settings)
 
 

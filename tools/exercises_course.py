@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import functools
 import hashlib
 import html
 import itertools
@@ -17,7 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import nbformat
+import nbgrader.api
+import nbgrader.nbgraderformat.common
+from bs4 import BeautifulSoup
 from nbgrader.api import Gradebook, MissingEntry
 from nbgrader.apps import NbGraderAPI
 from nbgrader.coursedir import CourseDirectory
@@ -26,8 +31,32 @@ from traitlets.config import Config, PyFileConfigLoader
 CONFIG = Path(__file__).resolve().parents[1] / "exercises" / "nbgrader_config.py"
 
 
-# nbgrader's template loads MathJax from another host, whatever the settings say; the assignments have no use for it.
-_REMOTE_SCRIPT = re.compile(r"""<script[^>]*\bsrc=["']https?://[^>]*>\s*</script>\s*""")
+# Two thirds of nbgrader's own time for a submission go into doing the same again: it opens the database nine times, and
+# each engine translates every query to SQL anew; and for each cell it checks its schema before it checks the cell.
+nbgrader.api.create_engine = functools.cache(nbgrader.api.create_engine)
+
+
+class _CheckedSchemas:
+    """jsonschema as nbgrader uses it, with each schema checked once."""
+
+    ValidationError = jsonschema.ValidationError
+
+    def __init__(self) -> None:
+        self._validators: dict[str, Any] = {}
+
+    def validate(self, instance: Any, schema: dict[str, Any]) -> None:
+        """As ``jsonschema.validate``."""
+        text = json.dumps(schema)
+        if text not in self._validators:
+            kind = jsonschema.validators.validator_for(schema)
+            kind.check_schema(schema)
+            self._validators[text] = kind(schema)
+        error = jsonschema.exceptions.best_match(self._validators[text].iter_errors(instance))
+        if error is not None:
+            raise error
+
+
+nbgrader.nbgraderformat.common.jsonschema = _CheckedSchemas()
 
 
 class ExercisesError(Exception):
@@ -313,7 +342,7 @@ class Course:
                     grade.manual_score = marks
                     grade.needs_manual_grade = False
                     book.find_comment(cell, notebook, row["assignment"], row["student"]).manual_comment = (
-                        row.get("comment") or None
+                        _uncell(row.get("comment") or "") or None
                     )
             book.db.commit()
 
@@ -341,8 +370,39 @@ class Course:
         if not result["success"]:
             raise ExercisesError(f"no feedback for {student}, {assignment}: {reason(result)}")
         for page in folder.glob("*.html"):
-            page.write_text(_REMOTE_SCRIPT.sub("", page.read_text()))
+            page.write_text(_without_scripts(page.read_text()))
         return folder / f"{self.notebooks(assignment)[0]}.html"
+
+
+# No script, no frame, nothing from elsewhere: whatever a student put into the notebook, the page only shows it.
+_POLICY = (
+    '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; '
+    "style-src 'unsafe-inline'; img-src data:; font-src data:; form-action 'none'; base-uri 'none'\">"
+)
+
+
+_ACTIVE = ("script", "iframe", "frame", "object", "embed", "form", "base", "link", "applet")
+_ADDRESSES = ("href", "src", "action", "formaction", "xlink:href", "data", "srcset", "poster")
+
+
+def _without_scripts(page: str) -> str:
+    """A feedback page in which nothing runs: no script, no handler, no address but plain ones."""
+    soup = BeautifulSoup(page, "html.parser")
+    for element in soup.find_all(_ACTIVE):
+        element.decompose()
+    for element in soup.find_all(True):
+        for name in list(element.attrs):
+            value = re.sub(r"[\s\x00-\x1f]", "", str(element.attrs[name])).lower()
+            scheme = re.match(r"([a-z][a-z0-9+.-]*):", value)
+            plain = (
+                scheme is None or scheme[1] in ("http", "https", "mailto") or value.startswith("data:image/")
+            )
+            if name.startswith("on") or (name in _ADDRESSES and not plain):
+                del element.attrs[name]
+    for element in soup.find_all("meta", attrs={"http-equiv": True}):
+        element.decompose()
+    head, found, rest = str(soup).partition("<head>")
+    return f"{head}{found}{_POLICY}{rest}" if found else f"{_POLICY}{head}"
 
 
 def _own_fault(cell: nbformat.NotebookNode, output: nbformat.NotebookNode) -> str | None:
@@ -369,13 +429,22 @@ def write_csv(path: Path, columns: list[str], rows: list[dict[str, Any]]) -> Non
         writer.writerows({key: _cell(value) for key, value in row.items()} for row in rows)
 
 
+# With these a spreadsheet takes a cell for a formula: https://owasp.org/www-community/attacks/CSV_Injection
+FORMULA = tuple("=+-@\uff1d\uff0b\uff0d\uff20")
+
+
 def _cell(value: Any) -> Any:
     """A number without a needless ``.0``; text that a spreadsheet can't take for a formula."""
     if isinstance(value, float):
         return f"{value:g}"
-    if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r"):
+    if isinstance(value, str) and value.lstrip()[:1] in FORMULA:
         return f"'{value}"
     return value
+
+
+def _uncell(text: str) -> str:
+    """What :func:`_cell` wrote, as it was."""
+    return text[1:] if text[:1] == "'" and text[1:].lstrip()[:1] in FORMULA else text
 
 
 def fingerprint(*paths: Path) -> str:

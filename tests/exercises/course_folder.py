@@ -11,10 +11,10 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from submission import REPOSITORY, Assignment, assignments
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-ASSIGNMENT = "03_ring_allreduce"
-NOTEBOOK = "ring_allreduce.ipynb"
+# The one that tests of the grader itself take, where any would do.
+RING = assignments()["03_ring_allreduce"]
 
 
 @dataclass(frozen=True)
@@ -29,31 +29,33 @@ class Course:
         command = [grading_python(), script, *map(str, arguments), "--root", str(self.root)]
         return subprocess.run(command, capture_output=True, text=True, timeout=limit_s)
 
-    @property
-    def release(self) -> Path:
-        """The released notebook."""
-        return self.root / "release" / ASSIGNMENT / NOTEBOOK
+    def release(self, assignment: Assignment = RING) -> Path:
+        """A released notebook."""
+        return self.root / "release" / assignment.name / assignment.notebook
 
-    @property
-    def rows(self) -> dict[str, dict[str, str]]:
-        """grades.csv, by student."""
+    def rows(self, assignment: Assignment = RING) -> dict[str, dict[str, str]]:
+        """An assignment's rows of grades.csv, by student."""
         with (self.root / "grades.csv").open(newline="") as file:
-            return {row["student"]: row for row in csv.DictReader(file)}
+            return {
+                row["student"]: row for row in csv.DictReader(file) if row["assignment"] == assignment.name
+            }
 
-    def marks(self, student: str) -> tuple[int, ...]:
-        """Marks of tasks 1 to 6."""
-        return tuple(int(self.rows[student][f"task_{number}"]) for number in range(1, 7))
+    def marks(self, student: str, assignment: Assignment = RING) -> tuple[int, ...]:
+        """Marks of each task of an assignment."""
+        row = self.rows(assignment)[student]
+        return tuple(int(row[f"task_{number}"]) for number in range(1, len(assignment.full) + 1))
 
     def hand_in(
         self,
         student: str,
         cells: dict[str, str],
-        name: str = NOTEBOOK,
+        assignment: Assignment = RING,
+        name: str | None = None,
         says: str | None = None,
         tags: dict[str, list[str]] | None = None,
     ) -> Path:
         """Fill the released notebook's cells and put it into the student's folder."""
-        notebook = nbformat.read(self.release, as_version=4)
+        notebook = nbformat.read(self.release(assignment), as_version=4)
         left = set(cells)
         for cell in notebook.cells:
             if cell.id in cells:
@@ -64,14 +66,16 @@ class Course:
             if tags and cell.id in tags:
                 cell.metadata["tags"] = tags[cell.id]
         assert not left, f"the release has no cells {left}"
-        folder = self.root / "submitted" / student / ASSIGNMENT
+        folder = self.root / "submitted" / student / assignment.name
         folder.mkdir(parents=True, exist_ok=True)
-        nbformat.write(notebook, folder / name)
-        return folder / name
+        path = folder / (name or assignment.notebook)
+        nbformat.write(notebook, path)
+        return path
 
-    def output(self, student: str) -> str:
+    def output(self, student: str, assignment: Assignment = RING) -> str:
         """All that the graded notebook printed, and its errors, on one line."""
-        notebook = nbformat.read(self.root / "autograded" / student / ASSIGNMENT / NOTEBOOK, as_version=4)
+        path = self.root / "autograded" / student / assignment.name / assignment.notebook
+        notebook = nbformat.read(path, as_version=4)
         found = [output for cell in notebook.cells for output in cell.get("outputs", [])]
         return " ".join(
             " ".join(str(output.get("text") or output.get("evalue") or "") for output in found).split()

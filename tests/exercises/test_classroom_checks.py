@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import re
+from dataclasses import dataclass
 
 import pytest
-from ring_submissions import ALL_GATHER, ALLREDUCE, COUNT, PREDICT, REDUCE_SCATTER
+from submissions.ring import ALL_GATHER, ALLREDUCE, COUNT, PREDICT, REDUCE_SCATTER
 
-from shardlab.classroom import Checklist, NotWritten, ring_checks, run_ranks
+from shardlab.classroom import Checklist, NotWritten, attempt, by_hand, labels, ring_checks, run_ranks
 from shardlab.classroom.student import STUDENT_VARIABLE, owner
 from shardlab.models.collectives import ring_allreduce_sent_bytes, ring_allreduce_time_s
 
@@ -47,6 +49,31 @@ def test_criteria_cannot_be_worth_more_than_the_task():
         check.add("second", 1, None)
 
 
+# ---- attempts ----
+
+
+def test_an_object_that_is_equal_to_everything_is_no_answer():
+    class Equal(int):
+        __module__ = "builtins"
+
+        def __eq__(self, other):
+            return True
+
+        __hash__ = int.__hash__
+
+    @dataclass
+    class Plain:
+        number: int
+
+    for value in (Equal(3), [1, [Equal(3)]], {"a": Equal(3)}, {Equal(3): 1}):
+        answer = attempt(lambda value=value: value)
+        assert answer.value is None
+        assert "returned a Equal that says itself what it is equal to" in answer.fault
+    assert not labels.equal(Equal(3), 4)
+    for value in (1, 2.0, "text", None, [1, (2, {"a": 3})], range(3), Plain(1), re.compile("a")):
+        assert attempt(lambda value=value: value).value == value
+
+
 # ---- labelled numbers ----
 
 
@@ -54,17 +81,17 @@ def test_criteria_cannot_be_worth_more_than_the_task():
 def test_a_label_tells_element_and_ranks(n_ranks):
     for element in (0, 3, 39):
         for ranks in ([0], list(range(n_ranks)), [n_ranks - 1, n_ranks - 1]):
-            value = ring_checks.labelled_sum(ranks, element, n_ranks)
+            value = labels.labelled_sum(ranks, element, n_ranks)
             times = [ranks.count(rank) for rank in range(n_ranks)]
-            assert ring_checks.read_label(value, n_ranks, 40) == (element, times)
+            assert labels.read_label(value, n_ranks, 40) == (element, times)
             # A student may add floats.
             assert float(value) == value
-            assert ring_checks.read_label(float(value), n_ranks, 40) == (element, times)
+            assert labels.read_label(float(value), n_ranks, 40) == (element, times)
 
 
 @pytest.mark.parametrize("value", [0, -3, 0.5, "a", None, float("nan"), float("inf"), [1]])
 def test_what_is_no_label_is_told_apart(value):
-    assert ring_checks.read_label(value, 4, 12) is None
+    assert labels.read_label(value, 4, 12) is None
 
 
 # ---- trials ----
@@ -234,7 +261,7 @@ def test_no_wrong_way_leads_to_the_right_answer(quantity):
         assert numbers.fault(quantity, key * 1.004) is None
         assert numbers.fault(quantity, key * 1.006) is not None
         for wrong, words in numbers.misconceptions(quantity):
-            assert not ring_checks._close(wrong, key), (student, words)
+            assert not by_hand.close(wrong, key), (student, words)
 
 
 def test_a_wrong_way_is_named():

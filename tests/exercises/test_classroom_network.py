@@ -9,7 +9,7 @@ import time
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ring_submissions import ALL_GATHER, ALLREDUCE, REDUCE_SCATTER
+from submissions.ring import ALL_GATHER, ALLREDUCE, REDUCE_SCATTER
 
 from shardlab.classroom import Deadlock, NotWritten, RankFailed, TooLong, run_ranks
 from shardlab.models.collectives import simulate_ring_allreduce

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from ring_submissions import ALL_GATHER, ALLREDUCE, REDUCE_SCATTER
+from submissions.ring import ALL_GATHER, ALLREDUCE, REDUCE_SCATTER
 
 from shardlab.classroom import Deadlock, NotWritten, processes, run_processes, run_ranks
 from shardlab.labs.machine import torch_installed

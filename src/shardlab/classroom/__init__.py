@@ -6,6 +6,7 @@ student needs nothing but ``pip install shardlab``. Solutions and hidden tests a
 in ``exercises/source``.
 """
 
+from shardlab.classroom.attempt import attempt, first_fault
 from shardlab.classroom.checklist import Checklist
 from shardlab.classroom.network import (
     Deadlock,
@@ -19,17 +20,24 @@ from shardlab.classroom.network import (
     run_ranks,
 )
 from shardlab.classroom.processes import run_processes
+from shardlab.classroom.torch_ranks import NeedsTorch, RanksOutcome, require_torch, try_on_ranks
 
 __all__ = [
     "Checklist",
     "Deadlock",
     "Endpoint",
     "Message",
+    "NeedsTorch",
     "NetworkError",
     "NotWritten",
     "RankFailed",
+    "RanksOutcome",
     "Run",
     "TooLong",
+    "attempt",
+    "first_fault",
+    "require_torch",
     "run_processes",
     "run_ranks",
+    "try_on_ranks",
 ]

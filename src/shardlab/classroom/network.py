@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import copy
 import ctypes
+import sysconfig
 import threading
 import time
 import traceback
@@ -437,6 +438,7 @@ class _Simulation(Wire):
 # ---- words about a program's exception ----
 
 _PACKAGE = str(Path(__file__).parents[1])
+_LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
 
 
 def describe(error: BaseException) -> str:
@@ -459,8 +461,9 @@ def program_traceback(error: BaseException) -> str:
 
 
 def _own_frames(error: BaseException) -> list[traceback.FrameSummary]:
-    """The frames of the program, without those of this package."""
-    return [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_ours(frame.filename)]
+    """The frames of the program, without those of this package and of libraries that it called."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_ours(frame.filename)]
+    return [frame for frame in frames if not frame.filename.startswith(_LIBRARIES)] or frames
 
 
 def _is_ours(filename: str) -> bool:

@@ -6,11 +6,13 @@ it was. No mark ever depends on it.
 
 from __future__ import annotations
 
+import ast
 import dis
 import inspect
 import linecache
+import marshal
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -21,7 +23,8 @@ from shardlab.labs.machine import torch_installed
 from shardlab.labs.rank import Context
 from shardlab.labs.run import run
 
-_FILE = "<the notebook's functions>"
+# Without angle brackets: when ranks hang, the runner shows the line of a file with a name.
+_FILE = "the notebook's functions"
 _ELEMENT_BYTES = 4
 
 
@@ -63,11 +66,7 @@ def run_processes(program: Program, inputs: Sequence[Any], *, time_limit_s: floa
 
 def rank_program(ctx: Context) -> dict[str, Any]:
     """One rank: the worker that the runner starts. Not called by hand."""
-    source = ctx.params["source"]
-    # So that a traceback shows the student's lines.
-    linecache.cache[_FILE] = (len(source), None, source.splitlines(keepends=True), _FILE)
-    namespace: dict[str, Any] = {}
-    exec(compile(source, _FILE, "exec"), namespace)
+    namespace = load_source(ctx.params["source"])
     mail = _Gloo()
     net = Endpoint(ctx.rank, ctx.ranks, _ELEMENT_BYTES, mail)
     method = wire.reading_method()
@@ -78,6 +77,15 @@ def rank_program(ctx: Context) -> dict[str, Any]:
     ctx.barrier()
     on_wire = wire.sent_bytes(method) - before if method else None
     return {"result": result, "messages": [asdict(message) for message in mail.sent], "wire_bytes": on_wire}
+
+
+def load_source(source: str) -> dict[str, Any]:
+    """Run a notebook's functions, as :func:`portable_source` wrote them down, and return all that they define."""
+    # So that a traceback shows the student's lines.
+    linecache.cache[_FILE] = (len(source), None, source.splitlines(keepends=True), _FILE)
+    namespace: dict[str, Any] = {}
+    exec(compile(source, _FILE, "exec"), namespace)
+    return namespace
 
 
 class _Gloo(Wire):
@@ -120,18 +128,26 @@ class _Gloo(Wire):
 # ---- a notebook's function in another process ----
 
 
-def portable_source(program: Program) -> str:
-    """Source text that defines ``program`` and all that it uses from its notebook, for another process to run.
+def portable_source(*programs: Callable[..., Any]) -> str:
+    """Source text that defines ``programs`` and all that they use from their notebook, for another process to run.
 
     Raises:
-        ValueError: it uses something that can't be written down: a class or an object made in the notebook.
+        ValueError: they use something that can't be written down, such as an object made in the notebook.
     """
-    if not isinstance(program, types.FunctionType) or program.__name__ == "<lambda>":
-        raise ValueError(f"program must be a function made with def, not {program!r}")
     parts: dict[str, str] = {}
-    _collect(program.__name__, program, parts)
-    # Functions look names up when they are called: imports and constants first is order enough.
-    return "\n\n".join(sorted(parts.values(), key=lambda text: text.startswith("def ")))
+    for program in programs:
+        named = isinstance(program, types.FunctionType) and program.__name__ != "<lambda>"
+        if not (named or _is_own_class(program)):
+            raise ValueError(f"program must be a function made with def, or a class, not {program!r}")
+        _collect(program.__name__, program, parts)
+    # Functions look names up when they are called, a class looks its bases up when it is made.
+    order = {"import ": 0, "from ": 0, "class ": 2, "@": 2, "def ": 3}
+    return "\n\n".join(
+        sorted(
+            parts.values(),
+            key=lambda text: next((rank for start, rank in order.items() if text.startswith(start)), 1),
+        )
+    )
 
 
 def _collect(name: str, value: Any, parts: dict[str, str]) -> None:
@@ -144,6 +160,12 @@ def _collect(name: str, value: Any, parts: dict[str, str]) -> None:
         for used in sorted(_global_names(value.__code__)):
             if used in value.__globals__:
                 _collect(used, value.__globals__[used], parts)
+    elif _is_own_class(value):
+        text = parts[name] = _class_source(name, value)
+        there = next(iter(_methods(value))).__globals__
+        names = {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
+        for used in sorted(names & there.keys() - {value.__name__}):
+            _collect(used, there[used], parts)
     elif _is_plain(value):
         parts[name] = f"{name} = {value!r}"
     elif getattr(value, "__module__", "__main__") != "__main__" and hasattr(value, "__qualname__"):
@@ -158,8 +180,52 @@ def _function_source(name: str, function: types.FunctionType) -> str:
     try:
         source = inspect.cleandoc("\n" + inspect.getsource(function))
     except (OSError, TypeError):
-        raise ValueError(f"the source of {name!r} can't be found: define it in a cell or a file") from None
+        return _compiled_source(name, function)
     return source if function.__name__ == name else f"{source}\n\n{name} = {function.__name__}"
+
+
+def _compiled_source(name: str, function: types.FunctionType) -> str:
+    """A line that makes the function from its compiled code: a grader keeps no source of its hidden checks."""
+    defaults = (function.__defaults__ or (), function.__kwdefaults__ or {})
+    plain = _is_plain(defaults[0]) and all(map(_is_plain, defaults[1].values()))
+    if function.__closure__ or not plain:
+        raise ValueError(f"the source of {name!r} can't be found: define it in a cell or a file")
+    return (
+        f"from {__name__} import compiled_function as _compiled_function\n\n"
+        f"{name} = _compiled_function({marshal.dumps(function.__code__)!r}, globals(), {defaults!r})"
+    )
+
+
+def compiled_function(
+    code: bytes, namespace: dict[str, Any], defaults: tuple[tuple[Any, ...], dict[str, Any]]
+) -> types.FunctionType:
+    """The function that :func:`portable_source` took along compiled; the ranks run the same Python."""
+    made = types.FunctionType(marshal.loads(code), namespace, argdefs=defaults[0])
+    made.__kwdefaults__ = defaults[1] or None
+    return made
+
+
+def _is_own_class(value: Any) -> bool:
+    return isinstance(value, type) and value.__module__ == "__main__" and any(_methods(value))
+
+
+def _methods(value: type) -> Iterator[types.FunctionType]:
+    for member in vars(value).values():
+        function = getattr(member, "__func__", member)
+        # What decorators such as dataclass write has no lines of its own.
+        if isinstance(function, types.FunctionType) and linecache.getlines(function.__code__.co_filename):
+            yield function
+
+
+def _class_source(name: str, value: type) -> str:
+    # inspect finds a class through its module's file, and a notebook has none.
+    text = "".join(linecache.getlines(next(iter(_methods(value))).__code__.co_filename))
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ClassDef) and node.name == value.__name__:
+            first = min([node.lineno, *[decorator.lineno for decorator in node.decorator_list]])
+            source = "\n".join(text.splitlines()[first - 1 : node.end_lineno])
+            return source if value.__name__ == name else f"{source}\n\n{name} = {value.__name__}"
+    raise ValueError(f"the source of {name!r} can't be found: define it at the left edge of a cell")
 
 
 def _global_names(code: types.CodeType) -> set[str]:

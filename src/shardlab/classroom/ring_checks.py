@@ -1,27 +1,25 @@
 """Checks of assignment 03, "write the ring all-reduce".
 
-The inputs are labelled: every number tells which element it is and which ranks' numbers are summed in it. So a
-check can say "rank 2's chunk 3 lacks the numbers of rank 0" and not only "wrong".
+The inputs are labelled (:mod:`shardlab.classroom.labels`), so that a check can say "rank 2's chunk 3 lacks the
+numbers of rank 0" and not only "wrong".
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
 import reprlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
-from unittest.mock import patch
 
 from shardlab.checks import count
+from shardlab.classroom.attempt import Carry, attempt, carried, name_of, silent, with_carry
+from shardlab.classroom.by_hand import ByHand
+from shardlab.classroom.labels import Layout, label, rank_words
 from shardlab.classroom.network import (
     Endpoint,
     NetworkError,
-    NotWritten,
     Program,
     Run,
-    describe,
     run_ranks,
     text_table,
 )
@@ -32,136 +30,11 @@ from shardlab.models.collectives import (
     ring_allreduce_time_s,
     simulate_ring_allreduce,
 )
-from shardlab.units import format_bytes, format_time
 
 ASSIGNMENT = "03_ring_allreduce"
 ELEMENT_BYTES = 4
 # A correct program needs a hundredth of this; a loop without end must not use up the cell's time.
 TIME_LIMIT_S = 1.0
-
-Carry = dict[str, Callable[..., Any]]
-
-
-# ---- labelled numbers ----
-
-# Digit r, in base 4, counts how often rank r's number is in a sum; above the digits stands the element's code.
-_BASE = 4
-_CODES = 9973
-
-
-def _code(element: int) -> int:
-    """A number for an element such that averages of codes are hardly ever codes."""
-    return 1 + 7919 * (element + 1) * (element + 1) % _CODES
-
-
-def label(rank: int, element: int, n_ranks: int) -> int:
-    """The number that rank ``rank`` has as element ``element`` of its buffer. Exact as a float up to 16 ranks."""
-    return int(_code(element) * _BASE**n_ranks + _BASE**rank)
-
-
-def labelled_sum(ranks: Iterable[int], element: int, n_ranks: int) -> int:
-    """The sum of some ranks' numbers for one element."""
-    return sum(label(rank, element, n_ranks) for rank in ranks)
-
-
-def read_label(value: Any, n_ranks: int, n_elements: int) -> tuple[int, list[int]] | None:
-    """Element and how often each rank is in it, or None if ``value`` is no sum of one element's numbers."""
-    try:
-        number = int(value)
-        if number != value:
-            return None
-    except (TypeError, ValueError, OverflowError):
-        return None
-    codes, digits = divmod(number, _BASE**n_ranks)
-    times = [digits // _BASE**rank % _BASE for rank in range(n_ranks)]
-    total = sum(times)
-    if total == 0 or codes % total:
-        return None
-    elements = [element for element in range(n_elements) if _code(element) == codes // total]
-    return (elements[0], times) if elements else None
-
-
-@dataclass(frozen=True)
-class Layout:
-    """How the buffer of each rank is cut into chunks."""
-
-    sizes: list[int]
-
-    @property
-    def n_ranks(self) -> int:
-        """One chunk for each rank."""
-        return len(self.sizes)
-
-    @property
-    def n_elements(self) -> int:
-        """Length of the whole buffer."""
-        return sum(self.sizes)
-
-    def elements(self, chunk: int) -> range:
-        """The elements of one chunk."""
-        start = sum(self.sizes[:chunk])
-        return range(start, start + self.sizes[chunk])
-
-    def chunk_of(self, element: int) -> int:
-        """The chunk that an element lies in."""
-        return next(chunk for chunk in range(self.n_ranks) if element in self.elements(chunk))
-
-    def partial(self, chunk: int, ranks: Iterable[int]) -> list[int]:
-        """One chunk, summed over some ranks."""
-        summed = list(ranks)
-        return [labelled_sum(summed, element, self.n_ranks) for element in self.elements(chunk)]
-
-    def full(self, chunk: int) -> list[int]:
-        """One chunk, summed over all ranks."""
-        return self.partial(chunk, range(self.n_ranks))
-
-    def fault(self, values: Any, elements: Sequence[int]) -> str | None:
-        """What is wrong with ``values`` as the sums of ``elements`` over all ranks; None if nothing is."""
-        try:
-            found = list(values)
-        except TypeError:
-            return f"is {reprlib.repr(values)}, not a list of numbers"
-        if len(found) != len(elements):
-            return f"has {len(found)} numbers, not {len(elements)}"
-        for value, element in zip(found, elements, strict=True):
-            if not _equal(value, labelled_sum(range(self.n_ranks), element, self.n_ranks)):
-                return self._difference(value, element)
-        return None
-
-    def _difference(self, value: Any, element: int) -> str:
-        read = read_label(value, self.n_ranks, self.n_elements)
-        if read is None:
-            return "mixes numbers of different elements: were two different chunks added?"
-        origin, times = read
-        if origin != element:
-            return f"holds numbers of chunk {self.chunk_of(origin)}"
-        missing = [rank for rank in range(self.n_ranks) if times[rank] == 0]
-        double = [rank for rank in range(self.n_ranks) if times[rank] > 1]
-        words = [f"lacks the numbers of {rank_words(missing)}"] if missing else []
-        if double:
-            words.append(f"counts the numbers of {rank_words(double)} more than once")
-        return " and ".join(words)
-
-    def payload_words(self, payload: Sequence[Any]) -> str:
-        """What a message carries: ``chunk 1``, ``chunks 0, 1`` or, if it can't be told, how many numbers."""
-        reads = [read_label(value, self.n_ranks, self.n_elements) for value in payload]
-        chunks = sorted({self.chunk_of(read[0]) for read in reads if read is not None})
-        if not chunks or None in reads:
-            return f"{len(payload)} numbers"
-        return f"chunk {chunks[0]}" if len(chunks) == 1 else f"chunks {', '.join(map(str, chunks))}"
-
-
-def _equal(value: Any, wanted: int) -> bool:
-    try:
-        return bool(value == wanted)
-    # An array in an array's place, or whatever a student's code put there.
-    except Exception:
-        return False
-
-
-def rank_words(ranks: Sequence[int]) -> str:
-    """``rank 2`` or ``ranks 0, 2``."""
-    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"
 
 
 # ---- trials: one run, judged by three questions ----
@@ -185,11 +58,6 @@ class Trial:
     def faults(self) -> int:
         """How many of the three are wrong."""
         return sum(fault is not None for fault in (self.sums, self.neighbours, self.economy))
-
-
-def first_fault(faults: Iterable[str | None]) -> str | None:
-    """The first fault that there is. Give it a generator, and nothing is tried after a fault."""
-    return next((fault for fault in faults if fault is not None), None)
 
 
 def try_reduce_scatter(
@@ -263,17 +131,9 @@ def try_allreduce(
     tried with these, and with the student's own only if it has faults with them; the better trial counts. So an
     earlier mistake is paid for once.
     """
-    if not carry:
-        return _try_allreduce(function, n_ranks, n_elements)
-    with carried(function, carry):
-        forward = _try_allreduce(function, n_ranks, n_elements)
-    if not forward.faults:
-        return forward
-    try:
-        own = _try_allreduce(function, n_ranks, n_elements)
-    except NotWritten:
-        return forward
-    return own if own.faults < forward.faults else forward
+    return with_carry(
+        function, carry, lambda: _try_allreduce(function, n_ranks, n_elements), lambda trial: trial.faults
+    )
 
 
 def _try_allreduce(function: Callable[..., Any], n_ranks: int, n_elements: int) -> Trial:
@@ -284,7 +144,7 @@ def _try_allreduce(function: Callable[..., Any], n_ranks: int, n_elements: int) 
     def sums(run: Run) -> str | None:
         for rank, result in enumerate(run.results):
             if result is None:
-                return f"{_name(function)} returned None on rank {rank}: return the summed buffer"
+                return f"{name_of(function)} returned None on rank {rank}: return the summed buffer"
             fault = layout.fault(result, range(n_elements))
             if fault:
                 return f"{where}, the result of rank {rank} {fault}"
@@ -303,14 +163,6 @@ def _try_allreduce(function: Callable[..., Any], n_ranks: int, n_elements: int) 
         return _economy_fault(run, "the all-reduce", 2 * (n_ranks - 1), None)
 
     return _trial(function, function, inputs, layout, sums, economy)
-
-
-@contextlib.contextmanager
-def carried(function: Callable[..., Any], carry: Carry) -> Iterator[None]:
-    """Let ``function`` find the functions of ``carry`` under their names, in place of its author's, for a while."""
-    # A callable object has no globals of its own to look names up in.
-    with patch.dict(getattr(function, "__globals__", {}), carry):
-        yield
 
 
 def _model(n_ranks: int, n_elements: int) -> RingSimulation:
@@ -345,7 +197,7 @@ def _trial(
     economy: Callable[[Run], str | None],
 ) -> Trial:
     try:
-        with _silent():
+        with silent():
             run = run_ranks(program, inputs, element_bytes=ELEMENT_BYTES, time_limit_s=TIME_LIMIT_S)
     except NetworkError as error:
         stopped = f"on {layout.n_ranks} ranks: {error}"
@@ -391,21 +243,6 @@ def _chunks_fault(chunks: Any, n_ranks: int) -> str | None:
     return None
 
 
-@contextlib.contextmanager
-def _silent() -> Iterator[None]:
-    """Swallow what a student's code prints: on the error stream it would cost marks, and a flood would drown the list."""
-    with (
-        open(os.devnull, "w") as nowhere,
-        contextlib.redirect_stdout(nowhere),
-        contextlib.redirect_stderr(nowhere),
-    ):
-        yield
-
-
-def _name(function: Callable[..., Any]) -> str:
-    return getattr(function, "__name__", repr(function))
-
-
 # ---- task 5: count the bytes and predict them ----
 
 
@@ -433,18 +270,11 @@ def predict_fault(function: Callable[[int, int], Any], n_ranks: int, n_elements:
 def _bytes_fault(
     function: Callable[[int, int], Any], n_ranks: int, n_elements: int, done: str, are_sent: str
 ) -> str | None:
-    where = f"{_name(function)}({n_ranks}, {n_elements})"
-    try:
-        with _silent():
-            answer = function(n_ranks, n_elements)
-    except NotWritten:
-        raise
-    except NotImplementedError as error:
-        raise NotWritten.from_error(error) from None
-    except NetworkError as error:
-        return f"{where}: {error}"
-    except Exception as error:
-        return f"{where} stopped with {describe(error)}"
+    where = f"{name_of(function)}({n_ranks}, {n_elements})"
+    attempted = attempt(function, n_ranks, n_elements)
+    if attempted.fault:
+        return attempted.fault
+    answer = attempted.value
     key = _model(n_ranks, n_elements).sent_bytes
     if not isinstance(answer, (list, tuple)) or len(answer) != n_ranks:
         return (
@@ -491,24 +321,18 @@ def comparison(ring: Program, star: Program, n_elements: int, ranks: Sequence[in
 
 # ---- task 1: by hand ----
 
-TOLERANCE = 0.005
-
 
 @dataclass(frozen=True)
-class ByHand:
+class RingNumbers(ByHand):
     """One student's numbers for task 1.
 
     Attributes:
-        student: whose numbers they are.
-        complaint: None, or why these aren't the numbers of the person named in the notebook.
         n_ranks: N.
         n_params: parameters of the model; a gradient is one fp32 number for each.
         link_bits_per_s: bandwidth of a rank's link in each direction, **bits** per second.
         latency_s: fixed cost of one message, seconds.
     """
 
-    student: str
-    complaint: str | None
     n_ranks: int
     n_params: int
     link_bits_per_s: float
@@ -519,18 +343,14 @@ class ByHand:
         """P: bytes of the gradient on one rank."""
         return self.n_params * ELEMENT_BYTES
 
-    @property
-    def text(self) -> str:
+    def lines(self) -> list[str]:
         """The numbers, one a line."""
-        return "\n".join(
-            [
-                f"Numbers of {self.student!r}",
-                f"  N  {self.n_ranks} ranks",
-                f"  P  the gradient of {self.n_params / 1e6:g} million parameters, in fp32: 4 bytes each",
-                f"  B  {self.link_bits_per_s / 1e9:g} Gb/s in each direction",
-                f"  α  {self.latency_s * 1e3:g} ms for each message",
-            ]
-        )
+        return [
+            f"N  {self.n_ranks} ranks",
+            f"P  the gradient of {self.n_params / 1e6:g} million parameters, in fp32: 4 bytes each",
+            f"B  {self.link_bits_per_s / 1e9:g} Gb/s in each direction",
+            f"α  {self.latency_s * 1e3:g} ms for each message",
+        ]
 
     def key(self, quantity: str) -> float:
         """The right answer, from the book's models."""
@@ -596,28 +416,8 @@ class ByHand:
             ]
         return []
 
-    def fault(self, quantity: str, answer: Any) -> str | None:
-        """What is wrong with an answer; right is within 0.5 %."""
-        if answer is None or answer is ...:
-            return f"{quantity} has no answer yet"
-        if isinstance(answer, (bool, str)):
-            return f"{quantity} must be a number, not {reprlib.repr(answer)}"
-        try:
-            value = float(answer)
-        except (TypeError, ValueError):
-            return f"{quantity} must be a number, not {reprlib.repr(answer)}"
-        if _close(value, self.key(quantity)):
-            return None
-        if self.complaint:
-            return self.complaint
-        shown = f"{quantity} = {_shown(quantity, value)} is not right"
-        for wrong, words in self.misconceptions(quantity):
-            if _close(value, wrong):
-                return f"{shown}: {words}"
-        return shown
 
-
-def by_hand_numbers(student: str) -> ByHand:
+def by_hand_numbers(student: str) -> RingNumbers:
     """A student's numbers for task 1. N divides the gradient, and latency is neither all of the time nor none."""
     name, complaint = owner(student)
     draw = student_draw(ASSIGNMENT, name, "by hand")
@@ -626,7 +426,7 @@ def by_hand_numbers(student: str) -> ByHand:
     per_chunk = 500_000 + 10_000 * draw.below(151)
     link = draw.pick((10e9, 20e9, 25e9, 40e9, 50e9, 80e9, 100e9))
     latency = draw.pick((0.1e-3, 0.15e-3, 0.2e-3, 0.25e-3, 0.3e-3, 0.4e-3, 0.5e-3))
-    return ByHand(
+    return RingNumbers(
         student=name,
         complaint=complaint,
         n_ranks=n_ranks,
@@ -634,15 +434,3 @@ def by_hand_numbers(student: str) -> ByHand:
         link_bits_per_s=link,
         latency_s=latency,
     )
-
-
-def _close(value: float, wanted: float) -> bool:
-    return abs(value - wanted) <= TOLERANCE * abs(wanted)
-
-
-def _shown(quantity: str, value: float) -> str:
-    if quantity.endswith("_bytes") and value >= 0:
-        return format_bytes(value)
-    if quantity.endswith("_s") and value >= 0:
-        return format_time(value)
-    return f"{value:g}"

@@ -1,12 +1,9 @@
-"""Submissions of assignment 03 as students hand them in, each with the marks that it deserves, task by task.
-
-A submission is the released notebook with some cells filled in. ``REFERENCE`` fills them all rightly; the others
-change one or two of its cells.
-"""
+"""Assignment 03: write the ring all-reduce."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from submission import Assignment, Submission
+from submission import changed as _changed
 
 from shardlab.classroom.ring_checks import by_hand_numbers
 
@@ -79,21 +76,9 @@ REFERENCE = {
 FULL = (4, 6, 5, 6, 4, 0)
 
 
-@dataclass(frozen=True)
-class Submission:
-    """What a student changed, and the marks of tasks 1 to 6 (task 6 waits for a person)."""
-
-    cells: dict[str, str]
-    marks: tuple[int, ...]
-    says: tuple[str, ...] = ()
-    error: str = ""
-    student: str | None = None
-    tags: dict[str, list[str]] = field(default_factory=dict)
-
-
 def changed(**cells: str) -> dict[str, str]:
-    """The reference with other code in some cells, named like ``task_2_code``."""
-    return {**REFERENCE, **{name.replace("_", "-"): source for name, source in cells.items()}}
+    """The reference with other code in some cells."""
+    return _changed(REFERENCE, **cells)
 
 
 WRONG = {
@@ -272,11 +257,19 @@ def ring_reduce_scatter(net, chunks):
     ),
 }
 
-# Submissions that can't be graded at all, and what the report says.
-BROKEN = {
-    "no_json": "Notebook does not appear to be JSON",
-    "other_name": "ring_allreduce.ipynb is missing: found my ring.ipynb",
-    "leaves_early": "the notebook ended its own kernel",
-    "never_stops": "a cell could not be stopped at its limit of 12 s",
-    "too_slow": "stopped after 4 s in all",
-}
+ASSIGNMENT = Assignment(
+    name="03_ring_allreduce",
+    notebook="ring_allreduce.ipynb",
+    chapter="03_data_parallel.ipynb",
+    reference=REFERENCE,
+    full=FULL,
+    wrong=WRONG,
+    unsolved={
+        "task-1-check": "sent_bytes has no answer yet",
+        "task-2-check": "NotImplementedError: ring_reduce_scatter is not written yet",
+        "task-3-check": "NotImplementedError: ring_all_gather is not written yet",
+        "task-4-check": "NotImplementedError: ring_allreduce is not written yet",
+        "task-5-check": "NotImplementedError: count_sent_bytes is not written yet",
+    },
+    marks_by_hand=5,
+)

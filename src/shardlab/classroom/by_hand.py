@@ -1,0 +1,78 @@
+"""Tasks to calculate by hand: a student's own numbers, the right answers, and what a wrong one shows."""
+
+from __future__ import annotations
+
+import reprlib
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+from shardlab.units import format_bytes, format_time
+
+TOLERANCE = 0.005
+
+
+@dataclass(frozen=True)
+class ByHand(ABC):
+    """One student's numbers for one task; an assignment's own class adds them as further attributes.
+
+    Attributes:
+        student: whose numbers they are.
+        complaint: None, or why these aren't the numbers of the person named in the notebook.
+    """
+
+    student: str
+    complaint: str | None
+
+    @abstractmethod
+    def lines(self) -> list[str]:
+        """The numbers as a student reads them, one a line."""
+
+    @abstractmethod
+    def key(self, quantity: str) -> float:
+        """The right answer, from the book's models."""
+
+    @abstractmethod
+    def misconceptions(self, quantity: str) -> list[tuple[float, str]]:
+        """Wrong answers that have a name, with words that lead on."""
+
+    @property
+    def text(self) -> str:
+        """The numbers, with their owner above them."""
+        return "\n".join([f"Numbers of {self.student!r}", *[f"  {line}" for line in self.lines()]])
+
+    def fault(self, quantity: str, answer: Any) -> str | None:
+        """What is wrong with an answer, or None; right is within 0.5 %.
+
+        A quantity whose name ends in ``_bytes`` or ``_s`` is shown with its unit.
+        """
+        if answer is None or answer is ...:
+            return f"{quantity} has no answer yet"
+        if isinstance(answer, (bool, str)):
+            return f"{quantity} must be a number, not {reprlib.repr(answer)}"
+        try:
+            value = float(answer)
+        except (TypeError, ValueError):
+            return f"{quantity} must be a number, not {reprlib.repr(answer)}"
+        if close(value, self.key(quantity)):
+            return None
+        if self.complaint:
+            return self.complaint
+        shown = f"{quantity} = {_shown(quantity, value)} is not right"
+        for wrong, words in self.misconceptions(quantity):
+            if close(value, wrong):
+                return f"{shown}: {words}"
+        return shown
+
+
+def close(value: float, wanted: float) -> bool:
+    """Whether a calculated number counts as the wanted one: within 0.5 %."""
+    return abs(value - wanted) <= TOLERANCE * abs(wanted)
+
+
+def _shown(quantity: str, value: float) -> str:
+    if quantity.endswith("_bytes") and value >= 0:
+        return format_bytes(value)
+    if quantity.endswith("_s") and value >= 0:
+        return format_time(value)
+    return f"{value:g}"
