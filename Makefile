@@ -11,7 +11,7 @@ export OMP_NUM_THREADS ?= 1
 .DEFAULT_GOAL := help
 .PHONY: help book html execute lab torch extras test lint test-models test-labs test-launch test-extras test-notebooks \
         test-exercises test-site \
-        release start grade feedback frontend lock bench clean
+        release start grade feedback teacher usb frontend lock bench clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -58,7 +58,7 @@ test-notebooks: $(VENV)/.dev $(VENV)/.torch  ## hygiene, then nbval on every not
 test-exercises: $(VENV)/.dev $(VENV)/.torch .venv-grade/.grade  ## assignments: reference, empty and wrong submissions
 	$(PY) -m pytest -q tests/exercises
 
-test-site: html $(VENV)/.dev frontend/node_modules/.ready  ## the built book in a real Chromium
+test-site: html teacher $(VENV)/.dev frontend/node_modules/.ready  ## the built book in a real Chromium
 	$(PY) -m pytest -q -n 2 --dist loadscope tests/site
 
 release: .venv-grade/.grade  ## write the student release of every assignment
@@ -72,6 +72,12 @@ grade: .venv-grade/.grade  ## grade exercises/submitted and write exercises/grad
 
 feedback: .venv-grade/.grade  ## write a feedback page for every graded submission
 	$(GRADE_PY) tools/exercises.py feedback
+
+teacher: html $(VENV)/.dev  ## build the teacher's edition, with all answers, into _build/teacher
+	@$(PY) tools/teacher_edition.py
+
+usb: html release $(VENV)/.lab  ## write a folder for a USB stick into _build/usb: installs without a network
+	@$(PY) tools/usb_stick.py
 
 frontend: frontend/node_modules/.ready  ## rebuild the browser files in src/shardlab/web
 	cd frontend && node build.mjs

@@ -1,4 +1,5 @@
-"""The command line: ``shardlab plan`` predicts, ``lab`` measures, ``diagnose`` explains, ``serve`` shows a built book.
+"""The command line: ``shardlab plan`` predicts, ``lab`` measures, ``diagnose`` explains, ``progress`` reads your
+assignments, ``serve`` shows a built book.
 
 Exit status: 0 all is well, 1 something failed or a check does not hold, 2 wrong usage, 3 nothing was measured
 because torch is missing (the recorded run was shown), 130 stopped by Ctrl-C.
@@ -186,6 +187,28 @@ def _option_type(annotation: Any) -> Any:
 
 for _lab in LABS:
     labs_app.command(_lab.name, help=f"{_lab.title}.", short_help=f"{_lab.title}.")(_command(_lab))
+
+
+# ---- shardlab progress ----
+
+
+@app.command()
+def progress(
+    folder: Annotated[
+        Path | None,
+        typer.Argument(help="Holds a folder for each assignment; found by itself in a copy of the book."),
+    ] = None,
+) -> None:
+    """Show how far your own assignments have come, from the notebooks as saved; nothing is run."""
+    from shardlab.classroom.progress import report
+
+    try:
+        text, broken = report(folder)
+    except ValueError as error:
+        _fail(str(error), USAGE)
+    print(text)
+    if broken:
+        raise typer.Exit(FAILED)
 
 
 # ---- shardlab serve ----

@@ -12,7 +12,12 @@ HTML = ROOT / "_build" / "html"
 AXE = ROOT / "frontend" / "node_modules" / "axe-core" / "axe.min.js"
 PAGES = sorted(
     str(path.relative_to(HTML))
-    for path in [*HTML.glob("book/*.html"), *HTML.glob("notebooks/*.html"), HTML / "index.html"]
+    for path in [
+        *HTML.glob("book/*.html"),
+        *HTML.glob("book/instructor/*.html"),
+        *HTML.glob("notebooks/*.html"),
+        HTML / "index.html",
+    ]
     if path.exists()
 )
 
