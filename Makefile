@@ -9,7 +9,7 @@ SETUP := $(PYTHON) tools/setup_venv.py
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help book html execute lab torch extras test lint test-models test-labs test-launch test-extras test-notebooks \
+.PHONY: help book html execute lab torch extras test lint test-models test-labs test-launch test-extras test-weekly test-submissions test-notebooks \
         test-exercises test-site \
         release start grade feedback teacher usb frontend lock bench clean
 
@@ -48,15 +48,20 @@ test-labs: $(VENV)/.dev $(VENV)/.torch  ## real processes
 test-launch: $(VENV)/.dev $(VENV)/.torch  ## the launch files: torchrun, a Slurm of two nodes, Kubernetes' schemas
 	$(PY) -m pytest -q tests/launch
 
+test-weekly: test-extras test-submissions  ## what would take the tests of a submission over 40 minutes
+
 test-extras: .venv-extras/.extras  ## weekly: labs on whole systems, DeepSpeed, Megatron-core, Ray
 	$(EXTRAS_PY) -m pytest -q tests/extras
+
+test-submissions: $(VENV)/.dev $(VENV)/.torch .venv-grade/.grade  ## weekly: every wrong submission of every assignment
+	$(PY) -m pytest -q tests/exercises/test_assignments.py --all-submissions
 
 test-notebooks: $(VENV)/.dev $(VENV)/.torch  ## hygiene, then nbval on every notebook
 	$(PY) -m pytest -q tests/notebooks
 	$(PY) -m pytest -q --nbval --nbval-sanitize-with tests/notebooks/sanitize.cfg notebooks
 
 test-exercises: $(VENV)/.dev $(VENV)/.torch .venv-grade/.grade  ## assignments: reference, empty and wrong submissions
-	$(PY) -m pytest -q tests/exercises
+	$(PY) -m pytest -q -n 2 --dist loadfile tests/exercises
 
 test-site: html teacher $(VENV)/.dev frontend/node_modules/.ready  ## the built book in a real Chromium
 	$(PY) -m pytest -q -n 2 --dist loadscope tests/site

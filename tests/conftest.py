@@ -1,6 +1,7 @@
-"""A Chromium whose every request to another host is refused and remembered."""
+"""A Chromium whose every request to another host is refused and remembered; and Ctrl-C, wherever the tests run."""
 
 import shutil
+import signal
 import threading
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -8,6 +9,10 @@ from typing import ClassVar
 from urllib.parse import urlsplit
 
 import pytest
+
+# What a shell starts in the background ignores Ctrl-C, and so would the processes that tests interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 CHROMIUM_FLAGS = ["--no-sandbox", "--disable-quic", "--disable-background-networking", "--disable-gpu"]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from shardlab.experiments.controls import Control, Experiment, resolved
 
-RANDOM_CASES = 60
+RANDOM_CASES = 30
 
 
 def control_grid(experiment: Experiment) -> Iterator[dict[str, Any]]:

@@ -166,6 +166,10 @@ def find_python(candidates: list[Path]) -> KernelPython:
         inner = [
             one for one in folders if not any(one != other and one.is_relative_to(other) for other in folders)
         ]
+        hidden = [str(one) for one in inner if one.is_relative_to("/tmp")]
+        if hidden:
+            missing.append(f"{path} needs {hidden[0]}, and inside of the sandbox /tmp is a submission's own folder")
+            continue
         found.append(KernelPython(path, tuple(inner), told["found"]["torch"]))
     if not found:
         raise SandboxError(

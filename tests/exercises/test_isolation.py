@@ -103,6 +103,17 @@ def test_a_python_without_what_it_takes_is_refused(course, tmp_path):
 
 @pytest.mark.skipif(not torch_installed(), reason="needs torch")
 @pytest.mark.torch
+def test_a_python_below_tmp_would_be_hidden_inside_and_is_refused(course, programs):
+    course.hand_in("ada", RING.reference)
+    python = programs / "python"
+    told = {"found": {"torch": True, "IPython": True, "shardlab": True}, "folders": [str(programs)]}
+    python.write_text(f"#!/bin/sh\necho '{json.dumps(told)}'\n")
+    python.chmod(0o755)
+    done = grade(course, "--kernel-python", python)
+    assert done.returncode == 1
+    assert f"{python} needs {programs}, and inside of the sandbox /tmp is" in done.stderr
+
+
 def test_gloo_ranks_run_in_the_sandbox(course):
     shows = 'import torch\nprint("threads", torch.get_num_threads(), torch.ones(2).sum().item())\n'
     course.hand_in("ada", {**RING.reference, "task-5-code": shows + RING.reference["task-5-code"]})

@@ -32,14 +32,16 @@ def submit(cluster, launch, log, *arguments, options=()):
     return int(cluster.ask(*command))
 
 
-def wait_for_line(log, pattern, patience_s=240.0):
+def wait_for_line(cluster, log, pattern, patience_s=240.0):
     deadline = time.monotonic() + patience_s
     while time.monotonic() < deadline:
         found = log.exists() and re.findall(pattern, log.read_text())
         if found:
             return found
         time.sleep(0.3)
-    raise AssertionError(f"no line with {pattern!r} in:\n{log.read_text() if log.exists() else 'no log'}")
+    queue = cluster.ask("scontrol", "show", "job") + cluster.ask("scontrol", "show", "node")
+    text = log.read_text() if log.exists() else "no log"
+    raise AssertionError(f"no line with {pattern!r} in:\n{text}\n{queue}\n{cluster.logs()}")
 
 
 def test_the_sbatch_file_runs_the_ddp_lab_on_two_nodes(cluster, launch, tmp_path):
@@ -59,18 +61,20 @@ def test_a_job_that_is_asked_to_stop_saves_requeues_and_resumes(cluster, launch,
     # Checkpoints far apart: what it resumes from is what the signal made it save.
     train = [str(launch / "train.py"), "--folder", str(folder), "--steps", "24", "--every", "1000"]
     job = submit(cluster, launch, log, *train, "--pause-s", "0.4")
-    wait_for_line(log, "starts at step 0 of 24 on 4 ranks")
+    wait_for_line(cluster, log, "starts at step 0 of 24 on 4 ranks")
     time.sleep(2)
     # As Slurm does it itself, 90 s before the time limit.
     cluster.ask("scancel", "--signal=USR1", "--batch", str(job))
-    wait_for_line(log, "slurm.sbatch: requeued")
-    saved = int(wait_for_line(log, r"was asked to stop: saved at step (\d+)")[0])
+    wait_for_line(cluster, log, "slurm.sbatch: requeued")
+    saved = int(wait_for_line(cluster, log, r"was asked to stop: saved at step (\d+)")[0])
     assert 0 < saved < 24
-    # Slurm lets a requeued job rest for two minutes.
+    # Slurm lets a requeued job rest for two minutes. In the very second of the requeue it couldn't start: slurmd takes
+    # its new credential for the revoked one.
     cluster.wait_for(job, ("PENDING",), patience_s=60)
     assert cluster.job(job)["Restarts"] == "1"
+    time.sleep(3)
     cluster.ask("scontrol", "update", f"JobId={job}", "StartTime=now")
-    wait_for_line(log, f"starts at step {saved} of 24 on 4 ranks")
+    wait_for_line(cluster, log, f"starts at step {saved} of 24 on 4 ranks")
     state = cluster.wait_for(job, ("COMPLETED", "FAILED", "NODE_FAIL", "TIMEOUT"), patience_s=300)
     assert state == "COMPLETED", log.read_text()
     assert re.findall(r"starts at step (\d+) of 24", log.read_text()) == ["0", str(saved)]

@@ -155,7 +155,8 @@ def _munged(folder: Path) -> list[str]:
 def _start(cluster: Cluster, name: str, *command: str) -> subprocess.Popen[bytes]:
     with (cluster.folder / f"{name}.log").open("wb") as log:
         return subprocess.Popen(
-            command,
+            # Not to outlive us, however we end.
+            ["setpriv", "--pdeathsig", "TERM", *command],
             env=cluster.environment,
             stdin=subprocess.DEVNULL,
             stdout=log,
