@@ -168,7 +168,9 @@ def find_python(candidates: list[Path]) -> KernelPython:
         ]
         hidden = [str(one) for one in inner if one.is_relative_to("/tmp")]
         if hidden:
-            missing.append(f"{path} needs {hidden[0]}, and inside of the sandbox /tmp is a submission's own folder")
+            missing.append(
+                f"{path} needs {hidden[0]}, and inside of the sandbox /tmp is a submission's own folder"
+            )
             continue
         found.append(KernelPython(path, tuple(inner), told["found"]["torch"]))
     if not found:
