@@ -8,6 +8,8 @@ import pytest
 from course_folder import RING, Course, new_course
 from submission import Assignment, Submission
 
+from shardlab.classroom.student import STUDENT_VARIABLE
+
 NEVER_STOPS = """
 import time
 while True:
@@ -19,6 +21,26 @@ while True:
 """
 
 FEW = 5
+
+
+@pytest.fixture(autouse=True)
+def _on_a_students_machine(monkeypatch):
+    monkeypatch.delenv(STUDENT_VARIABLE, raising=False)
+
+
+@pytest.fixture
+def notebook(tmp_path):
+    """Runs code as a notebook does: in ``__main__``, with source that can be found again."""
+
+    def run(code: str) -> dict:
+        path = tmp_path / "cell.py"
+        path.write_text(code)
+        names: dict = {"__name__": "__main__"}
+        exec(compile(code, str(path), "exec"), names)
+        return names
+
+    return run
+
 
 # Submissions that can't be graded at all, and what the report says.
 BROKEN = {

@@ -7,7 +7,6 @@ from submissions.attention import MERGE, PART, WORK, ZIGZAG
 
 from shardlab.classroom import attention_checks
 from shardlab.classroom.by_hand import close
-from shardlab.classroom.student import STUDENT_VARIABLE
 from shardlab.models.context import ring_work
 
 torch = pytest.importorskip("torch")
@@ -15,11 +14,6 @@ torch = pytest.importorskip("torch")
 CLASS = [f"s{number:03}" for number in range(300)]
 REFERENCE: dict = {"torch": torch}
 exec(PART + MERGE + ZIGZAG + WORK, REFERENCE)
-
-
-@pytest.fixture(autouse=True)
-def _on_a_students_machine(monkeypatch):
-    monkeypatch.delenv(STUDENT_VARIABLE, raising=False)
 
 
 # ---- the numbers of task 1 ----

@@ -5,34 +5,14 @@ from __future__ import annotations
 import pytest
 
 from shardlab.classroom import bucket_checks, by_hand
-from shardlab.classroom.student import STUDENT_VARIABLE
 from shardlab.labs.machine import torch_installed
 
 CLASS = [f"student {number}" for number in range(300)]
 
 
-@pytest.fixture(autouse=True)
-def _on_a_students_machine(monkeypatch):
-    monkeypatch.delenv(STUDENT_VARIABLE, raising=False)
-
-
 @pytest.fixture(scope="module")
 def drawn():
     return [bucket_checks.by_hand_numbers(student) for student in CLASS]
-
-
-@pytest.fixture
-def notebook(tmp_path):
-    """Runs code as a notebook does: in ``__main__``, with source that can be found again."""
-
-    def run(code: str) -> dict:
-        path = tmp_path / "cell.py"
-        path.write_text(code)
-        names: dict = {"__name__": "__main__"}
-        exec(compile(code, str(path), "exec"), names)
-        return names
-
-    return run
 
 
 def test_neighbours_have_different_numbers(drawn):

@@ -8,15 +8,9 @@ import pytest
 
 from shardlab.classroom import bug_checks
 from shardlab.classroom.bug_checks import CASES, PROGRAMS, VERDICTS, by_hand_numbers, reports
-from shardlab.classroom.student import STUDENT_VARIABLE
 
 QUANTITIES = ("efficiency", "sent_bytes", "low_bandwidth", "high_bandwidth")
 CLASS = [f"s{number:03}" for number in range(300)]
-
-
-@pytest.fixture(autouse=True)
-def _on_a_students_machine(monkeypatch):
-    monkeypatch.delenv(STUDENT_VARIABLE, raising=False)
 
 
 # ---- task 1 ----

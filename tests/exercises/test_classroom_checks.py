@@ -19,11 +19,6 @@ RING: dict = {"run_ranks": run_ranks}
 exec(REDUCE_SCATTER + ALL_GATHER + ALLREDUCE + COUNT + PREDICT, RING)
 
 
-@pytest.fixture(autouse=True)
-def _on_a_students_machine(monkeypatch):
-    monkeypatch.delenv(STUDENT_VARIABLE, raising=False)
-
-
 # ---- checklist ----
 
 

@@ -10,21 +10,6 @@ from shardlab.labs.machine import torch_installed
 from shardlab.labs.run import LabError
 from shardlab.models.collectives import simulate_ring_allreduce
 
-
-@pytest.fixture
-def notebook(tmp_path, monkeypatch):
-    """Runs code as a notebook does: in ``__main__``, with source that can be found again."""
-
-    def run(code: str) -> dict:
-        path = tmp_path / "cell.py"
-        path.write_text(code)
-        names: dict = {"__name__": "__main__"}
-        exec(compile(code, str(path), "exec"), names)
-        return names
-
-    return run
-
-
 RING = REDUCE_SCATTER + ALL_GATHER + ALLREDUCE
 
 

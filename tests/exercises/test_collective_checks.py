@@ -10,7 +10,6 @@ from submissions.collective import ALL_TO_ALL, BROADCAST, COSTS, DOUBLING, TWO_P
 
 from shardlab.classroom import NotWritten, by_hand, collective_checks
 from shardlab.classroom.collective_checks import Trial
-from shardlab.classroom.student import STUDENT_VARIABLE
 from shardlab.models import collectives
 
 QUANTITIES = ("half_bytes", "doubling_s", "ring_s", "crossover_bytes", "busbw")
@@ -19,11 +18,6 @@ STUDENT: dict[str, Any] = {}
 exec(ALL_TO_ALL + BROADCAST + DOUBLING + TWO_PHASE + COSTS, STUDENT)
 CLEAN = Trial(None, None, None)
 LATENCY, BANDWIDTH = 10e-6, 1.25e9
-
-
-@pytest.fixture(autouse=True)
-def _on_a_students_machine(monkeypatch):
-    monkeypatch.delenv(STUDENT_VARIABLE, raising=False)
 
 
 # ---- by hand ----

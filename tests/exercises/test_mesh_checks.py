@@ -5,16 +5,10 @@ from __future__ import annotations
 import pytest
 
 from shardlab.classroom import by_hand, mesh_checks
-from shardlab.classroom.student import STUDENT_VARIABLE
 from shardlab.labs.machine import torch_installed
 from shardlab.models.mesh import mesh
 
 CLASS = [f"student {number}" for number in range(300)]
-
-
-@pytest.fixture(autouse=True)
-def _on_a_students_machine(monkeypatch):
-    monkeypatch.delenv(STUDENT_VARIABLE, raising=False)
 
 
 @pytest.fixture(scope="module")

@@ -8,15 +8,9 @@ import pytest
 
 from shardlab.classroom import NotWritten, resume_checks
 from shardlab.classroom.resume_checks import Disk, PowerCut, by_hand_numbers, missing_pieces
-from shardlab.classroom.student import STUDENT_VARIABLE
 
 QUANTITIES = ("size_bytes", "mtbf_s", "interval_s", "lost_fraction")
 CLASS = [f"s{number:03}" for number in range(300)]
-
-
-@pytest.fixture(autouse=True)
-def _on_a_students_machine(monkeypatch):
-    monkeypatch.delenv(STUDENT_VARIABLE, raising=False)
 
 
 # ---- task 1 ----

@@ -7,17 +7,11 @@ from submissions.schedule import GPIPE, INTERLEAVED, ONE_F_ONE_B
 
 from shardlab.classroom import schedule_checks
 from shardlab.classroom.by_hand import close
-from shardlab.classroom.student import STUDENT_VARIABLE
 from shardlab.models import pipeline
 
 CLASS = [f"s{number:03}" for number in range(300)]
 REFERENCE: dict = {}
 exec(GPIPE + ONE_F_ONE_B + INTERLEAVED, REFERENCE)
-
-
-@pytest.fixture(autouse=True)
-def _on_a_students_machine(monkeypatch):
-    monkeypatch.delenv(STUDENT_VARIABLE, raising=False)
 
 
 # ---- the numbers of task 1 ----

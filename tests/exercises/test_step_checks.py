@@ -9,7 +9,6 @@ import pytest
 from submissions.step import COUNT, SMALLEST, STATE, WHAT
 
 from shardlab.classroom import by_hand, step_checks
-from shardlab.classroom.student import STUDENT_VARIABLE
 from shardlab.models import memory
 from shardlab.transformer import gpt, model_flops, parameters
 
@@ -38,11 +37,6 @@ GPT2 = {
     "n_positions": 1024,
     "vocab_size": 50257,
 }
-
-
-@pytest.fixture(autouse=True)
-def _on_a_students_machine(monkeypatch):
-    monkeypatch.delenv(STUDENT_VARIABLE, raising=False)
 
 
 # ---- by hand ----

@@ -24,7 +24,7 @@ from shardlab.classroom.attempt import attempt, name_of
 from shardlab.classroom.by_hand import ByHand, close
 from shardlab.classroom.network import NotWritten, describe, text_table
 from shardlab.classroom.student import owner, student_draw
-from shardlab.classroom.torch_ranks import RanksOutcome, try_on_ranks
+from shardlab.classroom.torch_ranks import RanksOutcome, tensors_near, try_on_ranks
 from shardlab.labs.rank import Context
 from shardlab.models.batch import token_average
 from shardlab.models.collectives import ring_allreduce_time_s
@@ -33,6 +33,8 @@ from shardlab.models.overlap import bucketed_step
 from shardlab.units import format_bytes
 
 ASSIGNMENT = "09_gradient_buckets"
+# Gradients that are the same up to the order of sums.
+ATOL = 1e-6
 QUANTITIES = ("bucket_s", "exposed_s", "sent_bytes", "token_loss")
 ELEMENT_BYTES = 4
 # A correct trial takes two seconds on an idle machine, and ten times as long on a crowded one.
@@ -357,18 +359,9 @@ def _try_parts(parts: dict[str, Callable[[], str | None]], where: str) -> dict[s
     return found
 
 
-def _near(ones: Sequence[Any], others: Sequence[Any]) -> bool:
-    import torch
-
-    return all(
-        one is not None and one.shape == other.shape and torch.allclose(one, other, rtol=1e-4, atol=1e-6)
-        for one, other in zip(ones, others, strict=True)
-    )
-
-
 def _guess(found: Sequence[Any], guesses: Sequence[tuple[Sequence[Any], str]], words: str) -> str:
     """``words``, and what the numbers are instead if one of the guesses is met."""
-    return next((f"{words}: {hint}" for guess, hint in guesses if _near(found, guess)), words)
+    return next((f"{words}: {hint}" for guess, hint in guesses if tensors_near(found, guess, ATOL)), words)
 
 
 def _first(outcome: RanksOutcome, case: int, part: str) -> str | None:
@@ -487,7 +480,7 @@ def _gradients(shapes: list[list[int]], rank: int, transposed: bool) -> list[Any
 
 def _mean_fault(gradients: Sequence[Any], every: Sequence[Sequence[Any]]) -> str | None:
     sums = [sum(column) for column in zip(*every, strict=True)]
-    if _near(gradients, [total / len(every) for total in sums]):
+    if tensors_near(gradients, [total / len(every) for total in sums], ATOL):
         return None
     guesses = (
         (sums, "that is the sum: divide by the number of ranks"),
@@ -599,7 +592,7 @@ def _try_reducer(ctx: Context, reducer: Callable[..., Any], buckets: Buckets) ->
         own = _summed([ctx.rank], [0, 1])
         return (
             None
-            if _near(held.gradients, own)
+            if tensors_near(held.gradients, own, ATOL)
             else "with sync = False the gradients must stay the rank's own sums"
         )
 
@@ -686,7 +679,7 @@ def _summed(ranks: Sequence[int], micros: Sequence[int]) -> list[Any]:
 
 def _reduced_fault(gradients: Sequence[Any], n_ranks: int, micros: Sequence[int]) -> str | None:
     sums = _summed(range(n_ranks), micros)
-    if _near(gradients, [total / n_ranks for total in sums]):
+    if tensors_near(gradients, [total / n_ranks for total in sums], ATOL):
         return None
     last = [total / n_ranks for total in _summed(range(n_ranks), micros[-1:])]
     guesses = (
@@ -850,7 +843,7 @@ def _token_fault(model: Any, every: Sequence[Sequence[tuple[Any, Any]]]) -> str 
     texts = [text for mine in every for text in mine]
     sizes = [[int((y != PADDING).sum()) for _, y in mine] for mine in every]
     total, n_ranks, n_micro = sum(map(sum, sizes)), len(every), len(every[0])
-    if _near(gradients, _token_gradients([(text, 1 / total) for text in texts])):
+    if tensors_near(gradients, _token_gradients([(text, 1 / total) for text in texts]), ATOL):
         return None
     flat = [size for mine in sizes for size in mine]
     of_rank = [sum(mine) for mine in sizes for _ in mine]

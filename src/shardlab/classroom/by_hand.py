@@ -48,11 +48,8 @@ class ByHand(ABC):
         """
         if answer is None or answer is ...:
             return f"{quantity} has no answer yet"
-        if isinstance(answer, (bool, str)):
-            return f"{quantity} must be a number, not {reprlib.repr(answer)}"
-        try:
-            value = float(answer)
-        except (TypeError, ValueError):
+        value = as_number(answer)
+        if value is None:
             return f"{quantity} must be a number, not {reprlib.repr(answer)}"
         if close(value, self.key(quantity)):
             return None
@@ -63,6 +60,16 @@ class ByHand(ABC):
             if close(value, wrong):
                 return f"{shown}: {words}"
         return shown
+
+
+def as_number(answer: Any) -> float | None:
+    """An answer as a number, or None if it is none; text and truth values are none."""
+    if isinstance(answer, (bool, str)) or answer is None:
+        return None
+    try:
+        return float(answer)
+    except (TypeError, ValueError, OverflowError):
+        return None
 
 
 def close(value: float, wanted: float) -> bool:

@@ -15,7 +15,7 @@ from typing import Any
 
 from shardlab.checks import count
 from shardlab.classroom.attempt import Carry, attempt, name_of, silent, with_carry
-from shardlab.classroom.by_hand import ByHand, close
+from shardlab.classroom.by_hand import ByHand, as_number, close
 from shardlab.classroom.labels import Layout, label, rank_words, read_label
 from shardlab.classroom.network import NetworkError, Program, Run, text_table
 from shardlab.classroom.student import owner, student_draw
@@ -347,7 +347,7 @@ def time_fault(
         answer = attempt(function, n_bytes, n_ranks, latency, bandwidth)
         if answer.fault:
             return answer.fault
-        value = _number(answer.value)
+        value = as_number(answer.value)
         where = f"{name_of(function)} for {format_bytes(n_bytes)} on {n_ranks} ranks"
         if value is None:
             return f"{where} must return a number of seconds, not {reprlib.repr(answer.value)}"
@@ -401,7 +401,7 @@ def crossover_fault(function: Callable[..., Any], cases: Iterable[int]) -> str |
         if answer.fault:
             return answer.fault
         wanted = collectives.crossover_bytes("all-reduce", _DOUBLING, _TWO_PHASE, n_ranks, bandwidth, latency)
-        where, value = f"{name_of(function)} for {n_ranks} ranks", _number(answer.value)
+        where, value = f"{name_of(function)} for {n_ranks} ranks", as_number(answer.value)
         if wanted is None:
             if answer.value is not None:
                 return (
@@ -418,15 +418,6 @@ def crossover_fault(function: Callable[..., Any], cases: Iterable[int]) -> str |
                 return f"{words}: the size of the whole buffer is asked for, not of a part"
             return f"{words}; put both times equal and solve for P"
     return None
-
-
-def _number(answer: Any) -> float | None:
-    if isinstance(answer, (bool, str)) or answer is None:
-        return None
-    try:
-        return float(answer)
-    except (TypeError, ValueError, OverflowError):
-        return None
 
 
 # ---- task 6: what there is to explain ----

@@ -20,7 +20,7 @@ from shardlab.classroom.attempt import Carry, attempt, first_fault, name_of
 from shardlab.classroom.by_hand import ByHand, close
 from shardlab.classroom.network import NotWritten, describe, text_table
 from shardlab.classroom.student import owner, student_draw
-from shardlab.classroom.torch_ranks import try_on_ranks
+from shardlab.classroom.torch_ranks import tensors_near, try_on_ranks
 from shardlab.hardware import Cluster, cluster
 from shardlab.labs.rank import Context
 from shardlab.models import plan
@@ -29,6 +29,8 @@ from shardlab.transformer import Transformer, preset
 from shardlab.units import format_bandwidth, format_bytes, format_time
 
 ASSIGNMENT = "08_mesh"
+# Gradients that are the same up to the order of sums.
+ATOL = 1e-5
 QUANTITIES = ("data_place", "next_stage", "leaving_ranks", "data_s")
 N_RANKS = 4
 # A correct trial takes two seconds on an idle machine, and ten times as long on a crowded one.
@@ -745,9 +747,9 @@ def _average_fault(
     average_gradients(mine, groups)
     along = laid.group(ctx.rank, ("data",))
     wanted = _mean_over(laid, along)
-    if _near(mine, wanted):
+    if tensors_near(mine, wanted, ATOL):
         return None
-    if _near(mine, before):
+    if tensors_near(mine, before, ATOL):
         return "the gradients are as they were: change the tensors in place"
     everyone = range(laid.ranks)
     guesses = (
@@ -757,18 +759,9 @@ def _average_fault(
         (_mean_over(laid, everyone), "that is averaged over all ranks, also over those that hold other slices of the weights"),
     )  # fmt: skip
     for guess, words in guesses:
-        if _near(mine, guess):
+        if tensors_near(mine, guess, ATOL):
             return f"the gradients are not those of one process with the whole batch: {words}"
     return "the gradients are not those of one process with the whole batch"
-
-
-def _near(ones: Sequence[Any], others: Sequence[Any]) -> bool:
-    import torch
-
-    return all(
-        one.shape == other.shape and torch.allclose(one, other, rtol=1e-4, atol=1e-5)
-        for one, other in zip(ones, others, strict=True)
-    )
 
 
 def _norm_fault(

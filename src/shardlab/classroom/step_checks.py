@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shardlab.classroom.attempt import Answer, Carry, attempt, name_of, with_carry
-from shardlab.classroom.by_hand import ByHand, close
+from shardlab.classroom.by_hand import ByHand, as_number, close
 from shardlab.classroom.network import text_table
 from shardlab.classroom.student import owner, student_draw
 from shardlab.hardware import accelerator
@@ -40,16 +40,6 @@ RESOURCES = ("memory", "time", "bandwidth")
 # FLOP for a weight and a token: one forward pass; a step with full recomputation, which adds another one.
 _FORWARD = 2
 _STEP_RECOMPUTED = FLOPS_PER_PARAMETER_AND_TOKEN + _FORWARD
-
-
-def _numbers_of(answer: Any) -> float | None:
-    """An answer as a number, or None if it is none."""
-    if isinstance(answer, (bool, str)) or answer is None:
-        return None
-    try:
-        return float(answer)
-    except (TypeError, ValueError, OverflowError):
-        return None
 
 
 # ---- task 1: by hand ----
@@ -295,7 +285,7 @@ def state_fault(
         return f"{where} must return a dict with the copies {', '.join(copies)}, not {reprlib.repr(answer.value)}"
     trained = n_params - n_frozen
     for kind, wanted in _state_key(n_params, n_frozen, recipe).items():
-        value = _numbers_of(answer.value[kind])
+        value = as_number(answer.value[kind])
         if value is None:
             return f"{where}: {kind} must be a number of bytes, not {reprlib.repr(answer.value[kind])}"
         if close(value, wanted):
@@ -339,7 +329,7 @@ def parameters_fault(function: Callable[[dict[str, Any]], Any], config: dict[str
     if answer.fault:
         return answer.fault
     label = config.get("name", config["model_type"])
-    value = _numbers_of(answer.value)
+    value = as_number(answer.value)
     if value is None:
         return f"{label}: {name_of(function)} must return a number, not {reprlib.repr(answer.value)}"
     model = from_hf_config(config)
@@ -567,7 +557,7 @@ def step_time_fault(function: Callable[..., Any], run: TrainingRun, sizes: Itera
         answer = attempt(function, run, n_gpus)
         if answer.fault:
             return answer.fault
-        value, (wanted, share) = _numbers_of(answer.value), _step_key(run, n_gpus)
+        value, (wanted, share) = as_number(answer.value), _step_key(run, n_gpus)
         where = f"{name_of(function)} for {run.name} on {n_gpus} GPUs"
         if value is None:
             return f"{where} must return a number of seconds, not {reprlib.repr(answer.value)}"
@@ -680,10 +670,10 @@ def _smallest_fault(function: Callable[..., Any], run: TrainingRun) -> str | Non
     if answer.fault:
         return answer.fault
     found, wanted = answer.value, _smallest_key(run)
-    if found is wanted or (_numbers_of(found) is not None and found == wanted):
+    if found is wanted or (as_number(found) is not None and found == wanted):
         return None
     where = f"{name_of(function)} for {run.name} returned {reprlib.repr(found)}"
-    number = _numbers_of(found)
+    number = as_number(found)
     if found is not None and (number is None or number != int(number) or number < 1):
         return f"{where}: return a whole number from 1, or None if no number will do"
     if number is None:

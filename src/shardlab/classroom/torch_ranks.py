@@ -100,13 +100,21 @@ def try_on_ranks(
             preload=[trial.partition(":")[0]],
         )
     except LabError as error:
-        if error.cause == "missing":
-            raise NeedsTorch(str(error)) from None
         return RanksOutcome(fault=_words(error), kept=error.partial)
     missing = next((result["not_written"] for result in done.results if "not_written" in result), None)
     if missing is not None:
         raise NotWritten(missing)
     return RanksOutcome(results=[result["value"] for result in done.results])
+
+
+def tensors_near(ones: Sequence[Any], others: Sequence[Any], atol: float) -> bool:
+    """Whether tensors are the same up to rounding, one by one: 1e-4 of each number, and ``atol``; None is near none."""
+    import torch
+
+    return all(
+        one is not None and one.shape == other.shape and torch.allclose(one, other, rtol=1e-4, atol=atol)
+        for one, other in zip(ones, others, strict=True)
+    )
 
 
 def trial_on_a_rank(ctx: Context) -> dict[str, Any]:
