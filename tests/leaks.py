@@ -38,11 +38,15 @@ def squeezed(text: str) -> str:
 def page_text(path: Path) -> str:
     """What a file says, squeezed."""
     text = path.read_text(encoding="utf-8", errors="replace")
+    # A quiz escapes its tags, since it is a script of the page; a notebook escapes it once more.
+    text = re.sub(r"\\+u003c", "<", text)
     if path.suffix == ".html":
         text = html.unescape(re.sub(r"<[^>]*>", "", text))
     else:
         # The letter of an escaped line end, as in JSON, would join the words around it.
         text = re.sub(r"\\[nrt\"]", " ", text)
+        if path.suffix == ".ipynb":
+            text = html.unescape(re.sub(r"</?\w+[^<>]*>", "", text))
     return squeezed(text)
 
 
