@@ -10,13 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardlab.models import batch
+from shardlab.models.lehmer import Lehmer
 
 # ---------------------------------------------------------------- generator
 
 
 def test_generator_is_the_one_it_says() -> None:
     """x <- 48271 x mod 2^31 - 1, and known to visit uniform values: mean 1/2, variance 1/12."""
-    generator = batch.Lehmer(0)
+    generator = Lehmer(0)
     values = [generator.uniform() for _ in range(20000)]
     steps = [round(value * 2147483647) for value in values]
     assert all(after == before * 48271 % 2147483647 for before, after in pairwise(steps))
@@ -28,7 +29,7 @@ def test_generator_is_the_one_it_says() -> None:
 
 
 def test_neighbouring_seeds_differ_at_once() -> None:
-    first = [batch.Lehmer(seed).below(1000) for seed in range(200)]
+    first = [Lehmer(seed).below(1000) for seed in range(200)]
     assert len(set(first)) > 150
 
 
@@ -96,7 +97,7 @@ def test_scheduler_plan_drops_incomplete_groups() -> None:
 
 
 def test_normal_numbers_are_normal() -> None:
-    generator = batch.Lehmer(5)
+    generator = Lehmer(5)
     drawn = [generator.normal() for _ in range(20_000)]
     assert sum(drawn) / len(drawn) == pytest.approx(0, abs=0.03)
     assert sum(x * x for x in drawn) / len(drawn) == pytest.approx(1, abs=0.04)
@@ -413,7 +414,7 @@ def test_coverage_against_a_tape(plan: int, stop: int, resume: int, saved: bool)
             "resume_step must be a whole number from 0 to 50",
         ),
         (lambda: batch.data_position(5, 0), "steps_per_epoch"),
-        (lambda: batch.Lehmer(-1), "seed"),
+        (lambda: Lehmer(-1), "seed"),
     ],
 )
 def test_bad_input_is_named(call: object, words: str) -> None:

@@ -187,6 +187,30 @@ def test_hierarchical_sums_and_bytes(per_node, nodes):
     assert formula.node_sent_bytes <= c.ring_allreduce_sent_bytes(6 * ranks * WIDTH, ranks) * (1 + 1e-12)
 
 
+@pytest.mark.parametrize(("per_node", "nodes"), [(2, 2), (8, 4), (4, 16), (8, 64)])
+def test_rabenseifner_meets_the_neighbour_with_the_largest_piece(per_node, nodes):
+    """As MPICH does: distances 1, 2, 4, ... and back, so a node sends no more than the hierarchical way does."""
+    n = per_node * nodes
+
+    def leaves(*parts):
+        sent = dict.fromkeys(range(nodes), 0.0)
+        for schedule in parts:
+            for message in [message for step in schedule.rounds for message in step.messages]:
+                if message.source // per_node != message.destination // per_node:
+                    sent[message.source // per_node] += len(message.chunks) / schedule.n_chunks
+        assert len(set(sent.values())) == 1
+        return sent[0]
+
+    rounds = schedules.rabenseifner_allreduce(n).rounds
+    there = [2**step for step in range(len(rounds) // 2)]
+    for step, distance in zip(rounds, there + there[::-1], strict=True):
+        assert {message.source ^ message.destination for message in step.messages} == {distance}
+    assert leaves(schedules.rabenseifner_allreduce(n)) == pytest.approx(2 * (nodes - 1) / nodes)
+    # The two collectives one after the other, each in rank order, begin with the farthest partner instead.
+    far = leaves(schedules.recursive_halving_reduce_scatter(n), schedules.recursive_doubling_allgather(n))
+    assert far == pytest.approx(2 * per_node * (nodes - 1) / nodes)
+
+
 def test_hierarchical_refuses_part_nodes():
     with pytest.raises(ValueError, match="number of buffers must be a multiple of ranks_per_node 4, not 6"):
         c.simulate_hierarchical_allreduce(numbers(6, 6), 4)

@@ -458,6 +458,14 @@ def test_a_log_separates_the_network_from_the_program(expected, truth, bench):
         assert "The benchmark is as slow" in found.verdict.text
 
 
+def test_a_benchmark_slower_than_the_whole_step_is_not_of_this_run():
+    base, step = made(16, 0.3, 1.4e9, 11e9)
+    found = d.data_parallel(base, step, 16, scaling="weak", n_params="350M", n_nodes=2, log=log(1e9))
+    assert step < found.benchmark_s[0]
+    assert found.verdict.code == "does-not-compare"
+    assert "do not belong together" in found.verdict.text
+
+
 def test_a_log_of_other_ranks_or_another_collective_is_refused():
     with pytest.raises(ValueError, match="log must be of the same 8 ranks as the run, not 16"):
         d.data_parallel(0.1, 0.2, 8, n_params="1M", log=log(1e9))

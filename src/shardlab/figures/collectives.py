@@ -131,10 +131,11 @@ def message_patterns(n_ranks: int = 8) -> Any:
         alt=f"Message diagrams of four all-reduce algorithms on {n_ranks} ranks: "
         + "; ".join(counts)
         + ". The ring sends "
-        "thin messages to the next rank only; the others reach far ranks with thick ones.",
+        "thin messages to the next rank only; the tree and recursive doubling reach far ranks with thick ones, "
+        "Rabenseifner with its thinnest.",
         caption=f"The same all-reduce on {n_ranks} ranks. A line is a message, its width what it carries. P in a title is "
-        "what must pass one after the other through the busiest rank. The ring talks to one neighbour; the butterflies "
-        "finish sooner and reach far across the machine.",
+        "what must pass one after the other through the busiest rank. The ring talks to one neighbour; the two butterflies "
+        "below finish sooner and reach far across the machine, Rabenseifner with its smallest pieces.",
     )
 
 

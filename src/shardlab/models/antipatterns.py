@@ -15,7 +15,6 @@ from shardlab.checks import choice, count, positive
 from shardlab.hardware import accelerator, link
 from shardlab.models.antipattern_texts import TEXTS
 from shardlab.models.batch import (
-    Lehmer,
     accumulated_step_time_s,
     epoch_order,
     rank_samples,
@@ -27,6 +26,7 @@ from shardlab.models.batch import (
 from shardlab.models.checkpoint import checkpoint_bytes, transfer_time_s
 from shardlab.models.collectives import ring_allreduce_time_s
 from shardlab.models.communication import data_traffic
+from shardlab.models.lehmer import Lehmer
 from shardlab.models.memory import model_states, unsharded_bytes
 from shardlab.models.memory_activations import in_flight_micro_batches, layer_activations
 from shardlab.models.pipeline_formulas import bubble_of_ideal

@@ -465,11 +465,30 @@ def recursive_doubling_allreduce(n_ranks: int) -> Schedule:
     return _allreduce(n_ranks, 1, rounds + after)
 
 
+def _bits_reversed(ranks: list[int]) -> list[int]:
+    """``ranks`` (a power of two) in the order of their places' reversed bits: 0, 2, 1, 3 for four."""
+    places = [0]
+    distance = len(ranks) // 2
+    while distance:
+        places = places + [place + distance for place in places]
+        distance //= 2
+    return [ranks[place] for place in places]
+
+
 def rabenseifner_allreduce(n_ranks: int) -> Schedule:
-    """Recursive-halving reduce-scatter, then recursive-doubling all-gather."""
+    """Recursive-halving reduce-scatter, then recursive-doubling all-gather, the nearest partner first and last.
+
+    The largest pieces go to the neighbour and the smallest across the machine. A reduce-scatter by itself has to
+    begin with the farthest partner, so that rank r ends with part r; inside an all-reduce it doesn't matter who
+    has which part in between.
+
+    Source: MPICH, src/mpi/coll/allreduce/allreduce_intra_reduce_scatter_allgather.c (recursive halving, beginning
+    with processes at distance 1).
+    """
     taking_part = 1 << log2_floor(n_ranks)
     before, ranks, after = _folded(n_ranks, taking_part)
-    rounds = before + _halving_rounds(ranks) + _doubling_rounds(ranks) + after
+    order = _bits_reversed(ranks)
+    rounds = before + _halving_rounds(order) + _doubling_rounds(order) + after
     return _allreduce(n_ranks, taking_part, rounds)
 
 

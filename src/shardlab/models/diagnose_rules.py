@@ -249,6 +249,20 @@ def _against_benchmark(e: Evidence) -> Verdict | None:
         return None
     low, high = e.benchmark_s
     lost = _lost_s(e)
+    if low > 1.1 * e.run.step_s:
+        # Even hidden under all of the compute it would not fit.
+        return Verdict(
+            code="does-not-compare",
+            text=(
+                f"The benchmark needs {_span(e.benchmark_s)} to all-reduce these gradients, and the whole step takes "
+                f"{format_time(e.run.step_s, 3)}: benchmark and run do not belong together."
+            ),
+            checks=checks(
+                "Were both made on the same ranks, nodes and interface?",
+                "Are these the bytes that the job all-reduces: its precision, its trainable parameters, once a step?",
+                "Is the step time that of an optimizer step, not of a micro-step without an all-reduce?",
+            ),
+        )
     if lost > 2 * high:
         text = (
             f"The benchmark all-reduces these gradients in {_span(e.benchmark_s)}, but the step lost "

@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 
 from shardlab.checks import count, non_negative, positive
-from shardlab.models.batch import Lehmer
+from shardlab.models.lehmer import Lehmer
 
 
 def check_experts(experts: int, expert_parallel: int, data_parallel: int | None = None) -> int:
@@ -160,7 +160,7 @@ def routed_counts(tokens: int, experts: int, top_k: int = 1, skew: float = 0.0, 
 
     Args:
         tokens: up to 200,000 assignments (tokens x top_k) in all.
-        seed: of :class:`shardlab.models.batch.Lehmer`: the same counts in every engine.
+        seed: of :class:`shardlab.models.lehmer.Lehmer`: the same counts in every engine.
 
     Raises:
         ValueError: a number is out of range.

@@ -152,22 +152,6 @@ class LayerActivations:
         )
 
 
-@dataclass(frozen=True)
-class _LayerSizes:
-    """Checked sizes of one layer as the cores want them."""
-
-    tokens: float
-    keys: float
-    hidden: float
-    query: float
-    key_value: float
-    mlp_saved: float
-    heads: float
-    tensor_parallel: int
-    element_bytes: float
-    routing: float
-
-
 def _divides(part_name: str, part: int, whole_name: str, whole: int, why: str) -> None:
     if whole % part:
         raise ValueError(f"{whole_name} must be divisible by {part_name} = {part} ({why}), not {whole}")
@@ -223,59 +207,6 @@ def routing_bytes(
     chosen = count("top_k", top_k, most=n_experts)
     sent = chosen * positive("capacity_factor", capacity_factor)
     return positive("element_bytes", element_bytes, "bytes") * width * (sent + chosen) + 4.0 * n_experts
-
-
-def _layer_sizes(
-    sequence: int,
-    micro_batch: int,
-    hidden: int,
-    heads: int,
-    ffn: int | None,
-    kv_heads: int | None,
-    head_dim: int | None,
-    gated: bool,
-    tensor_parallel: int,
-    sequence_parallel: bool,
-    context_parallel: int,
-    element_bytes: float,
-    experts: int,
-    top_k: int,
-    expert_ffn: int,
-    capacity_factor: float,
-) -> _LayerSizes:
-    length = count("sequence", sequence)
-    batch = count("micro_batch", micro_batch)
-    width = count("hidden", hidden)
-    n_heads = count("heads", heads)
-    n_kv = n_heads if kv_heads is None else count("kv_heads", kv_heads, most=n_heads)
-    ranks = count("tensor_parallel", tensor_parallel)
-    local = tokens_per_rank(length, context_parallel)
-    if head_dim is None:
-        _divides(
-            "heads", n_heads, "hidden", width, "each head takes hidden / heads columns; or give head_dim"
-        )
-        per_head = width // n_heads
-    else:
-        per_head = count("head_dim", head_dim)
-    _divides("kv_heads", n_kv, "heads", n_heads, "each key/value head serves the same number of query heads")
-    _divides("tensor_parallel", ranks, "heads", n_heads, "whole heads are dealt to the tensor-parallel ranks")
-    if sequence_parallel:
-        share = "sequence parallelism splits a rank's tokens over the tensor-parallel ranks"
-        _divides("tensor_parallel", ranks, "sequence / context_parallel", local, share)
-    n_bytes = positive("element_bytes", element_bytes, "bytes")
-    mlp = (0 if experts else 4 * width) if ffn is None else ffn
-    return _LayerSizes(
-        tokens=float(batch * local),
-        keys=float(length),
-        hidden=float(width),
-        query=float(n_heads * per_head),
-        key_value=float(local_kv_heads(n_kv, ranks) * ranks * per_head),
-        mlp_saved=mlp_saved_width(mlp, gated, experts, top_k, expert_ffn, capacity_factor),
-        heads=float(n_heads),
-        tensor_parallel=ranks,
-        element_bytes=n_bytes,
-        routing=routing_bytes(width, experts, top_k, capacity_factor, n_bytes) if experts else 0.0,
-    )
 
 
 def layer_activations(
@@ -349,48 +280,44 @@ def layer_activations(
     to 4 and Table 2; the forms for f, g, d, gates and no dropout follow from the same list of saved tensors.
     """
     kind = choice("recompute", recompute, RECOMPUTATIONS)
-    sizes = _layer_sizes(
-        sequence,
-        micro_batch,
-        hidden,
-        heads,
-        ffn,
-        kv_heads,
-        head_dim,
-        gated,
-        tensor_parallel,
-        sequence_parallel,
-        context_parallel,
-        element_bytes,
-        experts,
-        top_k,
-        expert_ffn,
-        capacity_factor,
-    )
-    return _layer(sizes, sequence_parallel, flash_attention, dropout, kind)
-
-
-def _layer(
-    sizes: _LayerSizes, sequence_parallel: bool, flash_attention: bool, dropout: bool, recompute: str
-) -> LayerActivations:
-    arguments = (
-        sizes.tokens,
-        sizes.keys,
-        sizes.hidden,
-        sizes.query,
-        sizes.key_value,
-        sizes.mlp_saved,
-        sizes.heads,
-        sizes.tensor_parallel,
+    length = count("sequence", sequence)
+    batch = count("micro_batch", micro_batch)
+    width = count("hidden", hidden)
+    n_heads = count("heads", heads)
+    n_kv = n_heads if kv_heads is None else count("kv_heads", kv_heads, most=n_heads)
+    ranks = count("tensor_parallel", tensor_parallel)
+    local = tokens_per_rank(length, context_parallel)
+    if head_dim is None:
+        _divides(
+            "heads", n_heads, "hidden", width, "each head takes hidden / heads columns; or give head_dim"
+        )
+        per_head = width // n_heads
+    else:
+        per_head = count("head_dim", head_dim)
+    _divides("kv_heads", n_kv, "heads", n_heads, "each key/value head serves the same number of query heads")
+    _divides("tensor_parallel", ranks, "heads", n_heads, "whole heads are dealt to the tensor-parallel ranks")
+    if sequence_parallel:
+        share = "sequence parallelism splits a rank's tokens over the tensor-parallel ranks"
+        _divides("tensor_parallel", ranks, "sequence / context_parallel", local, share)
+    n_bytes = positive("element_bytes", element_bytes, "bytes")
+    inner = (0 if experts else 4 * width) if ffn is None else ffn
+    sizes = (
+        float(batch * local),
+        float(length),
+        float(width),
+        float(n_heads * per_head),
+        float(local_kv_heads(n_kv, ranks) * ranks * per_head),
+        mlp_saved_width(inner, gated, experts, top_k, expert_ffn, capacity_factor),
+        float(n_heads),
+        ranks,
         sequence_parallel,
         flash_attention,
         dropout,
-        sizes.element_bytes,
-        sizes.routing,
-        recompute,
+        n_bytes,
+        routing_bytes(width, experts, top_k, capacity_factor, n_bytes) if experts else 0.0,
     )
-    norms, attention, qkv, scores, output, mlp, masks = layer_parts_core(*arguments[:-1])
-    kept, remade = layer_core(*arguments)
+    norms, attention, qkv, scores, output, mlp, masks = layer_parts_core(*sizes)
+    kept, remade = layer_core(*sizes, kind)
     return LayerActivations(
         norm_inputs=norms,
         attention_input=attention,
@@ -401,7 +328,7 @@ def _layer(
         dropout_masks=masks,
         kept_bytes=kept,
         recomputed_bytes=remade,
-        recompute=recompute,
+        recompute=kind,
     )
 
 
@@ -585,37 +512,39 @@ def stage_activations(
         "every chunk gets the same number of layers",
     )
     words = count("vocabulary", vocabulary, least=0)
-    remake = choice("recompute", recompute, RECOMPUTATIONS)
-    sizes = _layer_sizes(
+    layer = layer_activations(
         sequence,
         micro_batch,
         hidden,
         heads,
-        ffn,
-        kv_heads,
-        head_dim,
-        gated,
-        tensor_parallel,
-        sequence_parallel,
-        context_parallel,
-        element_bytes,
-        experts,
-        top_k,
-        expert_ffn,
-        capacity_factor,
+        ffn=ffn,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        gated=gated,
+        tensor_parallel=tensor_parallel,
+        sequence_parallel=sequence_parallel,
+        context_parallel=context_parallel,
+        recompute=recompute,
+        flash_attention=flash_attention,
+        dropout=dropout,
+        element_bytes=element_bytes,
+        experts=experts,
+        top_k=top_k,
+        expert_ffn=expert_ffn,
+        capacity_factor=capacity_factor,
     )
-    layer = _layer(sizes, sequence_parallel, flash_attention, dropout, remake)
     held = in_flight_core(kind, stages, place, batches, pieces)
-    whole = sizes.tokens / sizes.tensor_parallel if sequence_parallel else sizes.tokens
-    embedding = whole * sizes.hidden * held if place == 0 and dropout else 0.0
+    tokens = float(micro_batch * tokens_per_rank(sequence, context_parallel))
+    whole = tokens / tensor_parallel if sequence_parallel else tokens
+    embedding = whole * hidden * held if place == 0 and dropout else 0.0
     head = 0.0
     # A V-shaped schedule brings the last chunk back to rank 0.
     if words and place == (0 if placement_of(kind) == "v" else stages - 1):
         per_micro_batch = head_core(
-            sizes.tokens,
-            sizes.hidden,
+            tokens,
+            hidden,
             words,
-            sizes.tensor_parallel,
+            tensor_parallel,
             sequence_parallel,
             positive("logit_bytes", logit_bytes, "bytes"),
         )

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from shardlab.checks import choice, count
 from shardlab.hardware import Cluster
 from shardlab.models.kernels import CONSTANTS, Constants
 from shardlab.models.memory import MemoryBudget, MemoryItem, Recipe, recipe_named
 from shardlab.models.plan_layout import Layout, check, layout, problem
-from shardlab.models.published import PublishedStep
 from shardlab.models.software import DEFAULT_SOFTWARE, Software, software_named
 from shardlab.models.steptime import MEMORY_LABELS, TIME_LABELS, Evaluator
 from shardlab.transformer import Transformer
 from shardlab.units import GB, format_time
+
+if TYPE_CHECKING:
+    from shardlab.models.published import PublishedStep
 
 _MEMORY_CATEGORIES = (
     "parameters",

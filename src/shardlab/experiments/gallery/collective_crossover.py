@@ -332,7 +332,7 @@ def _limits(collective: str, links: Links) -> str:
         return text + "all links are alike: a real network makes far partners slower than neighbours."
     return (
         text + f"rings, chains and the double tree use all {words.plural(links.per_node, 'port')} of a node, "
-        "while the others know nothing of nodes."
+        "and every message of the others is taken to cross the network, as if no partner shared the node."
     )
 
 

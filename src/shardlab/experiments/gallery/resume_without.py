@@ -7,7 +7,8 @@ from typing import Any
 
 from shardlab.experiments import chart, words
 from shardlab.experiments.controls import Experiment, Preset, slider, toggle
-from shardlab.models.batch import Lehmer, resume_coverage
+from shardlab.models.batch import resume_coverage
+from shardlab.models.lehmer import Lehmer
 
 # The training: a linear model of 24 weights learns a noisy linear teacher with Adam, one pass over 48 batches.
 STEPS, BATCH, WEIGHTS = 48, 4, 24
