@@ -65,6 +65,27 @@ def test_the_command_line_starts_light():
     assert done.stdout == "[]\n"
 
 
+@pytest.mark.parametrize(
+    ("arguments", "imported"),
+    [("--help", []), ("plan --help", []), ("lab ring --help", ["ring"])],
+)
+def test_the_command_line_imports_no_lab_but_the_one_it_runs(arguments, imported):
+    script = (
+        "import atexit, sys\nfrom shardlab import cli, labs\n"
+        "there = lambda: [name for name in labs.LAB_NAMES if f'shardlab.labs.{name}' in sys.modules]\n"
+        "atexit.register(lambda: print(there()))\n"
+        f"sys.argv = ['shardlab', *{arguments.split()}]\ncli.main()"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert done.stdout.splitlines()[-1] == str(imported), done.stderr
+
+
+def test_a_mistyped_lab_is_told_its_neighbours():
+    done = shardlab("lab", "rings")
+    assert done.returncode == 2
+    assert "Did you mean 'ring'" in " ".join(done.stderr.split())
+
+
 # ---- shardlab lab ----
 
 

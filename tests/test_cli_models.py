@@ -52,6 +52,19 @@ def test_plan_reads_a_config_json(tmp_path):
         ([*DIAGNOSE, "--scaling", "sideways"], "not 'sideways'"),
         ([*DIAGNOSE, "--link", "10 Gb"], "10 Gb"),
         ([*DIAGNOSE, "--log", "no-such.log"], "not 'no-such.log'"),
+        # The option as it was typed, and the nearest name.
+        ([*PLAN, "--model", "lama3-70b"], "--model must be one of"),
+        ([*PLAN, "--model", "lama3-70b"], "Did you mean llama3-70b"),
+        (["plan", "--node", "h100", *PLAN[3:], "--model", "llama3-8b"], "Did you mean dgx-h100"),
+        ([*PLAN[:3], "--gpus", "0", *PLAN[5:], "--model", "llama3-8b"], "--gpus must be"),
+        ([*DIAGNOSE, "--gradients", "1 gigabyte"], "--gradients '1 gigabyte'"),
+        ([*DIAGNOSE, "--link", "10 Gb"], "--link '10 Gb'"),
+        ([*DIAGNOSE, "--step", "975"], "--step '975'"),
+        ([*DIAGNOSE, "--json", "no/such/folder.json"], "--json must name a file in a folder"),
+        (
+            [*PLAN, "--model", "llama3-8b", "--json", "no/such/folder.json"],
+            "--json must name a file in a folder",
+        ),
     ],
 )
 def test_bad_input_is_named_and_is_wrong_usage(arguments, words):
@@ -59,6 +72,11 @@ def test_bad_input_is_named_and_is_wrong_usage(arguments, words):
     assert answer.exit_code == 2
     assert words in answer.output
     assert "Traceback" not in answer.output
+
+
+def test_names_are_known_in_any_case():
+    answer = shardlab("plan", "--node", "DGX-H100", *PLAN[3:], "--model", "Llama3-8B", "--top", "1")
+    assert answer.exit_code == 0, answer.output
 
 
 def test_diagnose_gives_the_implied_bandwidth_and_a_verdict():

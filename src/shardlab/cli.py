@@ -1,8 +1,8 @@
-"""The command line: ``shardlab plan`` predicts, ``lab`` measures, ``diagnose`` explains, ``progress`` reads your
-assignments, ``serve`` shows a built book.
+"""The command line: ``shardlab plan`` predicts, ``measure`` measures a cluster for it, ``diagnose`` explains, ``lab``
+runs a lab, ``progress`` reads your assignments, ``serve`` shows a built book.
 
 Exit status: 0 all is well, 1 something failed or a check does not hold, 2 wrong usage, 3 nothing was measured
-because torch is missing (the recorded run was shown), 130 stopped by Ctrl-C.
+because torch or a lab's own package is missing (a lab showed its recorded run), 130 stopped by Ctrl-C.
 """
 
 from __future__ import annotations
@@ -15,18 +15,20 @@ import os
 import signal
 import sys
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+import typer.core
+import typer.main
 from rich.console import Console
 from rich.table import Table as ScreenTable
 
-from shardlab import __version__, cli_models
-from shardlab.labs import LABS, Lab, LabError, LabInterrupted
+from shardlab import __version__, cli_models, labs
+from shardlab.labs import Lab, LabError, LabInterrupted
 from shardlab.labs.machine import stamp, torch_installed
 from shardlab.labs.result import LabRun
 
@@ -38,8 +40,34 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="The price of every way of splitting a training run: predict it, play with it, measure it.",
 )
+
+
+class _LabCommands(Mapping[str, Any]):
+    """Name to command of every lab. A lab is imported when its command is asked for."""
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(labs.LAB_NAMES)
+
+    def __len__(self) -> int:
+        return len(labs.LAB_NAMES)
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in labs.LAB_NAMES:
+            raise KeyError(name)
+        lab = getattr(labs, name)
+        alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+        alone.command(name, help=f"{lab.title}.", short_help=f"{lab.title}.")(_command(lab))
+        return typer.main.get_command(alone)
+
+
+class _LabGroup(typer.core.TyperGroup):
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**{**settings, "commands": _LabCommands()})
+
+
 labs_app = typer.Typer(
-    help="Run a lab: a real distributed program on this machine. Without a name: list the labs."
+    cls=_LabGroup,
+    help="Run a lab: a real distributed program on this machine. Without a name: list the labs.",
 )
 app.add_typer(labs_app, name="lab", invoke_without_command=True)
 cli_models.register(app)
@@ -74,7 +102,7 @@ def _list_labs(context: typer.Context) -> None:
         return
     screen = Console()
     table = ScreenTable("Lab", "What it shows", "Time", "Needs", box=None, pad_edge=False)
-    for lab in LABS:
+    for lab in labs.LABS:
         table.add_row(lab.name, lab.title, f"about {lab.seconds} s", lab.needs)
     screen.print(table)
     screen.print(
@@ -89,7 +117,7 @@ def _list_labs(context: typer.Context) -> None:
 def _run_lab(lab: Lab[Any, Any], arguments: dict[str, Any], json_file: Path | None) -> None:
     # Under torchrun every rank gets here: one of them speaks.
     speaks = os.environ.get("RANK", "0") == "0"
-    if json_file is not None and (json_file.is_dir() or not os.access(json_file.parent, os.W_OK)):
+    if speaks and json_file is not None and (json_file.is_dir() or not os.access(json_file.parent, os.W_OK)):
         # Told now rather than after the measurement.
         _fail(f"--json must name a file in a folder that can be written to, not {str(json_file)!r}", USAGE)
     try:
@@ -97,6 +125,9 @@ def _run_lab(lab: Lab[Any, Any], arguments: dict[str, Any], json_file: Path | No
     except ValueError as error:
         _fail(str(error), USAGE)
     except LabError as error:
+        if error.cause == "missing":
+            # Nothing was tried, and this lab has no recorded run to show instead.
+            _fail(str(error), NOT_MEASURED)
         _keep_partial(lab, json_file, str(error), error.partial)
         _fail(str(error), FAILED)
     except KeyboardInterrupt as error:
@@ -185,8 +216,51 @@ def _option_type(annotation: Any) -> Any:
     return annotation
 
 
-for _lab in LABS:
-    labs_app.command(_lab.name, help=f"{_lab.title}.", short_help=f"{_lab.title}.")(_command(_lab))
+# ---- shardlab measure ----
+
+
+@app.command()
+def measure(
+    ranks: Annotated[
+        int | None, typer.Option(help="Ranks: those that torchrun launched, or else 4 on this machine.")
+    ] = None,
+    smallest: Annotated[
+        str, typer.Option(help="Smallest buffer; each further one has four times the bytes.")
+    ] = "4 KiB",
+    largest: Annotated[
+        str | None,
+        typer.Option(
+            help="Largest buffer, such as '16 MiB'; 64 MiB on CPUs and 1 GiB on GPUs if you don't say."
+        ),
+    ] = None,
+    repeats: Annotated[int, typer.Option(help="Repeats of each measurement; their median counts.")] = 9,
+    limit_s: Annotated[
+        float,
+        typer.Option(help="Time limit of all of it, seconds; sizes that would take too long are left out."),
+    ] = 300.0,
+    start: Annotated[str, typer.Option(help="How local ranks start: auto, fork or spawn.")] = "auto",
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Write the file that plan and diagnose read.")
+    ] = None,
+) -> None:
+    """Measure what the cost models need of these ranks: links by size, matrix products, memory.
+
+    On this machine: shardlab measure --ranks 4 --json cluster.json
+
+    On a cluster, on every node: torchrun ... -m shardlab measure --json cluster.json
+    """
+    from shardlab.labs.measure_cluster import measure as lab
+
+    settings = {
+        "ranks": ranks,
+        "smallest": smallest,
+        "largest": largest,
+        "repeats": repeats,
+        "limit_s": limit_s,
+        "start": start,
+        "keep_in": None if json_file is None else str(json_file),
+    }
+    _run_lab(lab, settings, json_file)
 
 
 # ---- shardlab progress ----

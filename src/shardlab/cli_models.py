@@ -1,8 +1,15 @@
-"""``shardlab plan`` and ``shardlab diagnose``: the cost models for someone with a cluster bill."""
+"""``shardlab plan`` and ``shardlab diagnose``: the cost models for someone with a cluster bill.
+
+Both take a file of ``shardlab measure``; without one, the presets' numbers and the link that the caller names.
+"""
 
 from __future__ import annotations
 
+import difflib
 import json
+import os
+import re
+from collections.abc import Iterable
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,11 +18,59 @@ import typer
 
 USAGE = 2
 
+# The models name their arguments; who typed a command knows the options.
+_OPTIONS = {
+    "step_s": "--step",
+    "base_step_s": "--base-step",
+    "n_ranks": "--ranks",
+    "base_ranks": "--base-ranks",
+    "gradient_bytes": "--gradients",
+    "n_params": "--params",
+    "bytes_per_param": "--bytes-per-param",
+    "nominal_bandwidth": "--link",
+    "n_nodes": "--nodes",
+    "scaling": "--scaling",
+    "gpus": "--gpus",
+    "global_batch": "--global-batch",
+    "sequence": "--sequence",
+    "top": "--top",
+}
+
 
 def register(app: typer.Typer) -> None:
     """Add both commands to the command line."""
     app.command("plan")(plan)
     app.command("diagnose")(diagnose)
+
+
+def _refuse(error: ValueError) -> typer.Exit:
+    """Tell what is wrong in the words of the command line."""
+    message = re.sub(r"^\w+", lambda name: _OPTIONS.get(name[0], name[0]), str(error))
+    typer.echo(message, err=True)
+    return typer.Exit(USAGE)
+
+
+def _check_folder(json_file: Path | None) -> None:
+    if json_file is not None and (json_file.is_dir() or not os.access(json_file.parent, os.W_OK)):
+        raise ValueError(
+            f"--json must name a file in a folder that can be written to, not {str(json_file)!r}"
+        )
+
+
+def _known(option: str, name: str, names: Iterable[str], or_else: str = "") -> str:
+    """The name as it is written, whatever its case.
+
+    Raises:
+        ValueError: there is none; the message starts with the nearest ones.
+    """
+    by_case = {known.lower(): known for known in names}
+    wanted = name.lower()
+    if wanted in by_case:
+        return by_case[wanted]
+    near = [known for lowered, known in by_case.items() if len(wanted) > 2 and wanted in lowered]
+    near += [by_case[lowered] for lowered in difflib.get_close_matches(wanted, by_case)]
+    meant = f" Did you mean {' or '.join(dict.fromkeys(near[:3]))}?" if near else ""
+    raise ValueError(f"{option} must be one of {', '.join(by_case.values())}{or_else}, not {name!r}.{meant}")
 
 
 def _write(result: Any, text: str, json_file: Path | None) -> None:
@@ -32,7 +87,8 @@ def _model(name: str) -> Any:
 
     path = Path(name)
     if path.suffix != ".json":
-        return transformer.preset(name)
+        other = ", or the path of a Hugging Face config.json"
+        return transformer.preset(_known("--model", name, transformer.PRESETS, other))
     try:
         fields = json.loads(path.read_text("utf-8"))
     except OSError as error:
@@ -53,6 +109,14 @@ def plan(
     global_batch: Annotated[int, typer.Option(help="Sequences in one optimizer step, over all ranks.")],
     sequence: Annotated[int, typer.Option(help="Tokens in one sequence.")],
     top: Annotated[int, typer.Option(help="How many layouts to list.")] = 10,
+    measured: Annotated[
+        Path | None,
+        typer.Option(help="A file of shardlab measure: its links and matrix products replace the preset's."),
+    ] = None,
+    measured_anyway: Annotated[
+        bool,
+        typer.Option("--measured-anyway", help="Take that file even if it was measured on other hardware."),
+    ] = False,
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Write the whole result to this file.")
     ] = None,
@@ -62,12 +126,45 @@ def plan(
     from shardlab.models import plan as planner
 
     try:
-        cluster = hardware.cluster(node, gpus)
+        _check_folder(json_file)
+        kind = hardware.node(_known("--node", node, hardware.NODES))
+        origins: tuple[str, ...] = ()
+        if measured is not None:
+            kind, origins = _measured_node(measured, kind, measured_anyway)
+        elif measured_anyway:
+            raise ValueError("--measured-anyway needs --measured: the file to take")
+        cluster = hardware.cluster_of(kind, gpus)
         result = planner.search(_model(model), cluster, global_batch, sequence, top=top)
     except ValueError as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(USAGE) from None
-    _write(result, result.text, json_file)
+        raise _refuse(error) from None
+    if not origins:
+        _write(result, result.text, json_file)
+        return
+    _write({"origins": origins, **asdict(result)}, "\n".join([*origins, "", result.text]), json_file)
+
+
+def _measured_node(file: Path, kind: Any, anyway: bool) -> tuple[Any, tuple[str, ...]]:
+    """The node with the file's numbers, and lines that say where each number is from.
+
+    A file of other hardware is refused rather than warned about: a warning scrolls away, and a bill follows the ranking.
+    """
+    from shardlab import measured_cluster
+    from shardlab.models.diagnose_common import plural
+
+    measurement = measured_cluster.read(file)
+    made = measured_cluster.node_with(measurement, kind)
+    if made.doubts and not anyway:
+        raise ValueError(
+            f"--measured must be a file of {kind.name}, and {file} is not: {'; '.join(made.doubts)}. Measure on such nodes, "
+            "name the node that was measured with --node, or add --measured-anyway to put these numbers in all the same"
+        )
+    when = measurement.stamp.date
+    title = (
+        f"{file}: measured {when} on {measurement.device.name}, {measurement.backend}, {plural(measurement.ranks, 'rank')} on "
+        f"{plural(measurement.nodes, 'node')}. Where the numbers of {kind.name} come from:"
+    )
+    warned = [f"  WARNING: this ranking is not of {kind.name}: {doubt}" for doubt in made.doubts]
+    return made.node, (title, *warned, *[f"  {line}" for line in made.origins])
 
 
 def diagnose(
@@ -92,6 +189,12 @@ def diagnose(
     ] = None,
     nodes: Annotated[int | None, typer.Option(help="Nodes of the larger run.")] = None,
     log: Annotated[Path | None, typer.Option(help="An nccl-tests log of the same cluster.")] = None,
+    measured: Annotated[
+        Path | None,
+        typer.Option(
+            help="A file of shardlab measure, instead of --link and --log: what this cluster can do."
+        ),
+    ] = None,
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Write the whole result to this file.")
     ] = None,
@@ -101,7 +204,19 @@ def diagnose(
     from shardlab.models import nccl_log
 
     try:
-        measured = nccl_log.parse(log.read_text("utf-8")) if log is not None else None
+        _check_folder(json_file)
+        table = nccl_log.parse(log.read_text("utf-8")) if log is not None else None
+        words = ""
+        bandwidth: float | str | None = link
+        if measured is not None:
+            from shardlab import measured_cluster
+
+            if link is not None or log is not None:
+                raise ValueError(
+                    "give --measured, or --link and --log, not both: which should the verdict hold it against?"
+                )
+            found = measured_cluster.link_of_run(measured_cluster.read(measured), ranks, nodes, str(measured))
+            bandwidth, table, nodes, words = found.bandwidth, found.log, found.n_nodes, found.words
         result = models.data_parallel(
             base_step,
             step,
@@ -111,14 +226,16 @@ def diagnose(
             gradient_bytes=gradients,
             n_params=params,
             bytes_per_param=bytes_per_param,
-            nominal_bandwidth=link,
+            nominal_bandwidth=bandwidth,
             n_nodes=nodes,
-            log=measured,
+            log=table,
         )
     except OSError as error:
         typer.echo(f"--log must name a file that can be read, not {str(log)!r}: {error}", err=True)
         raise typer.Exit(USAGE) from None
     except ValueError as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(USAGE) from None
-    _write(result, result.text(), json_file)
+        raise _refuse(error) from None
+    if not words:
+        _write(result, result.text(), json_file)
+        return
+    _write({"link": words, **asdict(result)}, f"{words}\n\n{result.text()}", json_file)

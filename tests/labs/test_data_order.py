@@ -177,18 +177,9 @@ def test_expectations_refuse_bad_input(arguments, message):
 # ---- what can be said of any result ----
 
 
-def test_the_recorded_run_is_marked_and_sound(recorded):
-    assert recorded.recorded
-    assert recorded.failed_checks() == []
+def test_what_was_recorded(recorded):
     assert recorded.settings == {"ranks": 4, "samples": 101, "eval_samples": 21, "epochs": 3}
     assert recorded.hang.hung
-
-
-@pytest.mark.parametrize("name", ["epochs", "padding", "seeds", "metric", "augmentation", "hang", "join"])
-def test_each_table_says_where_its_numbers_are_from(recorded, name):
-    table = recorded.table(name)
-    assert recorded.provenance() in str(table)
-    assert "<caption" in table._repr_html_()
 
 
 def test_the_words_carry_the_numbers(recorded):

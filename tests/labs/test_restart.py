@@ -11,7 +11,6 @@ import time
 
 import pytest
 
-from shardlab import labs
 from shardlab.labs import restart_agent
 from shardlab.labs.restart import RestartRun, restart
 from shardlab.labs.run import LabError
@@ -254,7 +253,3 @@ def test_the_code_to_read_is_short():
         assert len(str(restart.source(name)).splitlines()) <= 25
         assert str(restart.source(name)) in source
     assert max(len(line) for line in source.splitlines()) <= 80
-
-
-def test_it_is_registered():
-    assert restart in labs.LABS

@@ -1,7 +1,7 @@
 """The ring lab: equal sums, bytes by rank and by step, times with a fit and where it fails."""
 
 import dataclasses
-import sys
+import importlib
 
 import pytest
 
@@ -11,7 +11,7 @@ from shardlab.labs.sent import allowed_gap_bytes
 from shardlab.models.collectives import ring_allreduce_sent_bytes, simulate_ring_allreduce
 
 # The module: shardlab.labs.ring is the lab, and hides it.
-ring_module = sys.modules["shardlab.labs.ring"]
+ring_module = importlib.import_module("shardlab.labs.ring")
 RingRun, sent_bytes, through_root_bytes = (
     ring_module.RingRun,
     ring_module.sent_bytes,
@@ -137,18 +137,6 @@ def test_a_wrong_ring_is_found_out(monkeypatch):
 
 
 # ---- what can be said of any result ----
-
-
-def test_the_recorded_run_is_sound(recorded):
-    assert recorded.recorded
-    assert recorded.failed_checks() == []
-    assert recorded.settings["ranks"] == 4
-
-
-@pytest.mark.parametrize("name", ["equality", "steps", "wire", "times"])
-def test_each_table_says_where_its_numbers_are_from(recorded, name):
-    assert recorded.provenance() in str(recorded.table(name))
-    assert "<caption" in recorded.table(name)._repr_html_()
 
 
 def test_the_words_carry_the_numbers(recorded):

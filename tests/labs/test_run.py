@@ -100,9 +100,36 @@ def test_gather_team_and_barrier():
 
 
 @pytest.mark.torch
-def test_importing_the_labs_does_not_import_torch():
-    code = "import sys, shardlab.labs; sys.exit('torch' in sys.modules or 'matplotlib' in sys.modules)"
+def test_importing_all_labs_does_not_import_torch():
+    code = "import sys\nfrom shardlab.labs import LABS\nsys.exit('torch' in sys.modules or 'matplotlib' in sys.modules)"
     assert subprocess.run([PYTHON, "-c", code], timeout=60).returncode == 0
+
+
+def test_only_the_lab_that_is_used_is_imported():
+    code = (
+        "import sys\nfrom shardlab import labs\n"
+        "def there(): print([name for name in labs.LAB_NAMES if f'shardlab.labs.{name}' in sys.modules])\n"
+        "there()\nlabs.ring\nthere()\nprint('zero' in dir(labs), hasattr(labs, 'zeros'))\n"
+        "print([lab.name for lab in labs.LABS] == list(labs.LAB_NAMES))\n"
+    )
+    done = subprocess.run([PYTHON, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "[]\n['ring']\nTrue False\nTrue\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    "imports",
+    [
+        "from shardlab.labs import ring",
+        "from shardlab.labs.ring import RingRun\nfrom shardlab.labs import ring",
+        "import shardlab.labs.ring as ring",
+        "import shardlab.labs\nring = shardlab.labs.ring",
+        "from shardlab.labs import *",
+    ],
+)
+def test_a_labs_name_means_the_lab_however_it_is_imported(imports):
+    code = f"{imports}\nfrom shardlab.labs import Lab\nprint(isinstance(ring, Lab))"
+    done = subprocess.run([PYTHON, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "True\n", done.stderr
 
 
 @pytest.mark.torch

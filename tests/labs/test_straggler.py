@@ -5,7 +5,6 @@ import math
 
 import pytest
 
-from shardlab import labs
 from shardlab.labs.straggler import StragglerRun, straggler
 from shardlab.models.stragglers import expected_max_standard_normal, harmonic_number
 
@@ -184,7 +183,3 @@ def test_the_code_to_read_is_short():
     assert "all_reduce" in source
     assert len(source.splitlines()) <= 25
     assert max(len(line) for line in source.splitlines()) <= 80
-
-
-def test_it_is_registered():
-    assert straggler in labs.LABS

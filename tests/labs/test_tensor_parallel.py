@@ -182,22 +182,8 @@ def test_an_operator_that_forgets_its_sum_is_noticed(monkeypatch):
 # ---- what can be said of any result ----
 
 
-def test_the_recorded_run_is_marked_and_sound(recorded):
-    assert recorded.recorded
-    assert recorded.failed_checks() == []
+def test_what_was_recorded(recorded):
     assert recorded.settings == {"ranks": 4, "hidden": 256, "heads": 8, "sequence": 256, "micro_batch": 4}
-    assert recorded.provenance().startswith("Recorded earlier, not measured here: ")
-
-
-@pytest.mark.parametrize("name", ["equality", "activations", "wire", "orders", "dropout", "loss"])
-def test_each_table_says_where_its_numbers_are_from(recorded, name):
-    table = recorded.table(name)
-    assert len(table.tables) == 1
-    assert recorded.provenance() in str(table)
-    assert "<caption" in table._repr_html_()
-    for part in table.tables:
-        assert all(len(row) == len(part.columns) for row in part.rows)
-    assert str(recorded.table()).count(recorded.provenance()) == 1
 
 
 def test_the_words_carry_the_numbers(recorded):

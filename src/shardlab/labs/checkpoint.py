@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from shardlab.checks import count, positive
-from shardlab.labs import machine
-from shardlab.labs.lab import lab
+from shardlab.labs.lab import RUN_OPTIONS, lab
 from shardlab.labs.rank import launched_elsewhere
-from shardlab.labs.result import LabRun, only, ranks_words
+from shardlab.labs.result import LabRun, common, only, ranks_words
 from shardlab.labs.run import LabError, run
 from shardlab.labs.table import Table
 from shardlab.models.checkpoint import async_checkpoint, checkpoint_bytes, young_interval_s
@@ -444,8 +443,7 @@ def _reshard_faults(row: ReshardRow) -> list[str]:
         "ranks": "Ranks that save; the checkpoint is loaded on as many, half, one and twice as many.",
         "steps": "Steps after the checkpoint that are compared.",
         "batch": "Global batch size, a multiple of twice the ranks.",
-        "limit_s": "Time limit of the whole lab, seconds.",
-        "start": "How ranks start: auto, fork or spawn.",
+        **RUN_OPTIONS,
     },
     worker_file="checkpoint_worker.py",
     shown=("state_of", "put_back", "save", "commit", "check_complete", "load"),
@@ -559,12 +557,7 @@ class _Runs:
         reshards = [*measured["reshards"], *([back["reshard"]] if back else [])]
         crash = {name: value for name, value in back.items() if name != "reshard"} if back else None
         return CheckpointRun(
-            settings=self.settings,
-            stamp=machine.stamp(),
-            backend=measured["backend"],
-            reading=measured["reading"],
-            threads=measured["threads"],
-            elapsed_s=time.monotonic() - self.began,
+            **common(measured, self.settings, time.monotonic() - self.began),
             parameters=measured["parameters"],
             losses=tuple(measured["losses"]),
             resumes=tuple([_resume_row(row) for row in measured["resumes"]]),

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from shardlab.checks import count, positive
-from shardlab.labs.lab import lab
+from shardlab.labs.lab import RUN_OPTIONS, lab
 from shardlab.labs.result import (
     Equality,
     LabRun,
@@ -30,7 +30,7 @@ from shardlab.models.context import key_value_bytes, ring_traffic, ring_work, ul
 from shardlab.units import format_bytes, format_time
 
 WORKER = "shardlab.labs.context_parallel_worker:worker"
-# As in the worker.
+# The attention's sizes, shared with the worker.
 BATCH = 1
 HEAD_DIM = 32
 FP32_BYTES = 4
@@ -363,8 +363,7 @@ class ContextParallelRun(LabRun):
         "sequence": "Tokens of the sequence.",
         "heads": "Attention heads; Ulysses runs on the numbers of ranks that divide them.",
         "repeats": "Timed forward passes for each ring.",
-        "limit_s": "Time limit of the whole lab, seconds.",
-        "start": "How ranks start: auto, fork or spawn.",
+        **RUN_OPTIONS,
     },
     worker_file="context_parallel_worker.py",
     shown=("ring_forward", "add_keys"),

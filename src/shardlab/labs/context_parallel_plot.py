@@ -8,6 +8,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 
 from shardlab.labs.context_parallel import WorkRow
+from shardlab.labs.plot import dress, head
 from shardlab.palette import color
 
 
@@ -16,7 +17,6 @@ def work_figure(rings: Sequence[Sequence[WorkRow]], dark: bool = False) -> Any:
     figure, panels = plt.subplots(
         len(rings), 1, figsize=(6.4, 1.6 + 1.5 * len(rings)), sharex=True, layout="constrained"
     )
-    text = color("text", dark)
     for axes, ring in zip(panels, rings, strict=True):
         began = 0
         for step in range(len(ring[0].counted)):
@@ -37,15 +37,8 @@ def work_figure(rings: Sequence[Sequence[WorkRow]], dark: bool = False) -> Any:
             began += longest
         axes.set_yticks([row.rank for row in ring])
         axes.invert_yaxis()
-        axes.set_ylabel("rank", color=text)
-        axes.set_title(
-            f"{ring[0].split}: blue computes, grey waits", loc="left", fontsize="medium", color=text
-        )
-        axes.tick_params(colors=text)
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.set_facecolor(color("surface", dark))
-    panels[-1].set_xlabel("(query, key) pairs on the critical path, one ring step after another", color=text)
-    figure.patch.set_facecolor(color("surface", dark))
-    # A notebook would show an open figure a second time.
-    plt.close(figure)
+        axes.set_ylabel("rank")
+        head(axes, f"{ring[0].split}: blue computes, grey waits")
+    panels[-1].set_xlabel("(query, key) pairs on the critical path, one ring step after another")
+    dress(figure, dark)
     return figure

@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from shardlab.labs.alltoall import all_to_all_rows
+from shardlab.labs.context_parallel import BATCH, HEAD_DIM
 from shardlab.labs.measure import (
     Stage,
     count_sent,
@@ -33,8 +34,6 @@ from shardlab.labs.rank import Context
 from shardlab.labs.result import ranks_words
 from shardlab.models.context import rank_tokens
 
-BATCH = 1
-HEAD_DIM = 32
 # Attention goes tile by tile, as fused kernels do: a tile that the mask hides whole costs nothing.
 TILE = 64
 

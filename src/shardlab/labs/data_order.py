@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from shardlab.checks import count, positive
 from shardlab.labs import progress
-from shardlab.labs.lab import lab
+from shardlab.labs.lab import RUN_OPTIONS, lab
 from shardlab.labs.rank import launched_elsewhere
 from shardlab.labs.result import LabRun, common, only, ranks_words, teams
 from shardlab.labs.run import MOST_RANKS, LabError, run
@@ -681,8 +681,7 @@ def _some(numbers: Sequence[int], most: int = 4) -> str:
         "eval_samples": "Samples of the evaluation set.",
         "epochs": "Epochs whose orders are compared.",
         "hang_limit_s": "Seconds that the run that hangs on purpose is left to hang.",
-        "limit_s": "Time limit of the whole lab, seconds.",
-        "start": "How ranks start: auto, fork or spawn.",
+        **RUN_OPTIONS,
     },
     worker_file="data_order_worker.py",
     shown=("read_epochs", "mean_without_padding", "train_uneven"),

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from shardlab.checks import count, positive
 from shardlab.labs import machine
 from shardlab.labs.fit import Line, fit_line
-from shardlab.labs.lab import lab
+from shardlab.labs.lab import RUN_OPTIONS, lab
 from shardlab.labs.result import LabRun, cores_words, only, ranks_words, teams
 from shardlab.labs.run import MOST_RANKS, LabError, run
 from shardlab.labs.sent import WIRE_TOLERANCE
@@ -305,7 +305,7 @@ class DdpRun(LabRun):
             share * self.compute.at(batch / most.ranks),
             share * _ring_s(self.buckets, most.ranks, self.link),
         )
-        verdict = "more workers are slower" if most.step_s > one.step_s else "more workers are faster"
+        verdict = "more ranks are slower" if most.step_s > one.step_s else "more ranks are faster"
         return (
             f"Global batch {batch}: {ranks_words(most.ranks)} take {format_time(most.step_s, 3)} per step and one takes "
             f"{format_time(one.step_s, 3)}, a speedup of {most.speedup:.2f}: {verdict}. "
@@ -335,7 +335,7 @@ class DdpRun(LabRun):
 
     def plot(self, dark: bool = False) -> Any:
         """Speedup against ranks, measured (solid) and predicted (dashed), one line per global batch; a figure."""
-        from shardlab.labs.plot import speedup_figure
+        from shardlab.labs.ddp_plot import speedup_figure
 
         return speedup_figure(self.scaling, dark)
 
@@ -349,8 +349,7 @@ class DdpRun(LabRun):
         "batches": "Global batch sizes for strong scaling.",
         "steps": "Timed steps for each number of ranks and batch.",
         "micro_steps": "Micro-batches per optimizer step where accumulation is counted.",
-        "limit_s": "Time limit of the whole lab, seconds.",
-        "start": "How ranks start: auto, fork or spawn.",
+        **RUN_OPTIONS,
     },
     worker_file="ddp_worker.py",
     shown=("training_step",),

@@ -67,9 +67,16 @@ def shard(batch: Batch, rank: int, n_ranks: int) -> Batch:
 
 
 def training_step(
-    model: nn.Module, optimizer: torch.optim.Optimizer, micro_batches: list[Batch], sync: str = "last"
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    micro_batches: list[Batch],
+    sync: str = "last",
 ) -> float:
-    """One optimizer step. DDP all-reduces after the ``"last"`` micro-batch, after ``"every"`` one, or ``"never"``."""
+    """One optimizer step.
+
+    DDP all-reduces after the ``"last"`` micro-batch, after ``"every"`` one,
+    or ``"never"``.
+    """
     optimizer.zero_grad()
     total = 0.0
     for index, (x, y) in enumerate(micro_batches):
@@ -77,7 +84,8 @@ def training_step(
         quiet = sync == "never" or (sync == "last" and not last)
         with model.no_sync() if quiet else contextlib.nullcontext():
             loss = F.mse_loss(model(x), y) / len(micro_batches)
-            loss.backward()  # in here DDP averages the gradients over the ranks, bucket by bucket
+            # In here DDP averages gradients over the ranks, bucket by bucket.
+            loss.backward()
         total += loss.item()
     optimizer.step()
     return total

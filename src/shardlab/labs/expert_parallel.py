@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from shardlab.checks import count, non_negative, positive
-from shardlab.labs.lab import lab
+from shardlab.labs.lab import RUN_OPTIONS, lab
 from shardlab.labs.result import Equality, LabRun, common, equality_table, only, ranks_words, teams
 from shardlab.labs.run import MOST_RANKS, run
 from shardlab.labs.sent import SENT_COLUMNS, Sent, reading_words
@@ -28,7 +28,7 @@ from shardlab.models.expert import (
 from shardlab.units import format_bytes
 
 WORKER = "shardlab.labs.expert_parallel_worker:worker"
-# As in the worker.
+# The layer's width, shared with the worker.
 HIDDEN = 64
 FP32_BYTES = 4
 
@@ -454,8 +454,7 @@ class ExpertParallelRun(LabRun):
         "factors": "Capacity factors.",
         "steps": "Training steps, without and with the balance loss.",
         "balance_weight": "What the balance loss is multiplied by.",
-        "limit_s": "Time limit of the whole lab, seconds.",
-        "start": "How ranks start: auto, fork or spawn.",
+        **RUN_OPTIONS,
     },
     worker_file="expert_parallel_worker.py",
     shown=("mixture", "through_experts"),

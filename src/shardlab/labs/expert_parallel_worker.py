@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from shardlab.labs.alltoall import all_to_all_rows
+from shardlab.labs.expert_parallel import HIDDEN
 from shardlab.labs.measure import (
     Stage,
     count_sent,
@@ -32,8 +33,7 @@ from shardlab.labs.rank import Context
 from shardlab.labs.result import ranks_words
 from shardlab.models.expert import expert_capacity
 
-HIDDEN = 64
-EXPERT_FFN = 128
+EXPERT_FFN = 2 * HIDDEN
 # How much stronger a token's part in its expert's direction is than the noise around it.
 SIGNAL = 20.0
 # An output that differs by more has lost an expert's result; rounding stays far below.

@@ -24,7 +24,7 @@ from typing import Any, ClassVar, ParamSpec
 from shardlab.checks import count, positive
 from shardlab.labs import machine
 from shardlab.labs.bugs import BUGS, NAMES, Bug, bug_named
-from shardlab.labs.lab import Lab, Source, lab
+from shardlab.labs.lab import RUN_OPTIONS, Lab, Source, lab
 from shardlab.labs.rank import launched_elsewhere
 from shardlab.labs.result import LabRun, only, ranks_words
 from shardlab.labs.run import LabError, Outcome, run
@@ -314,8 +314,7 @@ def _with_helpers(plain: Lab[P, FindTheBugRun]) -> BugLab[P]:
         "bug": f"Only this program: {', '.join(NAMES)}.",
         "fix": "Your file for it, to be checked.",
         "hints": "How many hints to show for it, 0 to 3.",
-        "limit_s": "Time limit of the whole lab, seconds.",
-        "start": "How ranks start: auto, fork or spawn.",
+        **RUN_OPTIONS,
     },
     worker_file="bugs/worker.py",
     shown=("run_trials",),

@@ -3,9 +3,9 @@
 A lab is two files. ``<name>_worker.py`` runs on every rank, imports torch at its top, holds the code to read, and
 measures with what :mod:`shardlab.labs.measure` has for all labs. ``<name>.py`` never imports torch: a function
 decorated with :func:`lab` checks its arguments, calls :func:`shardlab.labs.run.run` and turns the measurements into a
-:class:`shardlab.labs.result.LabRun` with predictions beside them. Listed in :data:`shardlab.labs.LABS`, it is on the
-command line, with an option for each of its ``options``; recorded once with ``python -m shardlab.labs.record <name>``,
-it has something to show without torch.
+:class:`shardlab.labs.result.LabRun` with predictions beside them. Named in :data:`shardlab.labs.LAB_NAMES`, it is
+on the command line, with an option for each of its ``options``; recorded once with
+``python -m shardlab.labs.record <name>``, it has something to show without torch.
 """
 
 from __future__ import annotations
@@ -22,6 +22,11 @@ from shardlab.labs.run import LabError
 
 FOLDER = Path(__file__).parent
 
+# The sentences for the two arguments that nearly every lab hands on to the runner.
+RUN_OPTIONS = {
+    "limit_s": "Time limit of the whole lab, seconds.",
+    "start": "How ranks start: auto, fork or spawn.",
+}
 
 P = ParamSpec("P")
 R = TypeVar("R", bound=LabRun)

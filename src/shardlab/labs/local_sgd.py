@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from shardlab.checks import count, non_negative, positive
-from shardlab.labs.lab import lab
+from shardlab.labs.lab import RUN_OPTIONS, lab
 from shardlab.labs.result import LabRun, common, only, ranks_words
 from shardlab.labs.run import MOST_RANKS, run
 from shardlab.labs.sent import allowed_gap_bytes
@@ -305,8 +305,7 @@ class LocalSgdRun(LabRun):
         "steps": "Training steps; a multiple of each H.",
         "outer_lr": "DiLoCo's outer learning rate.",
         "outer_momentum": "DiLoCo's outer Nesterov momentum.",
-        "limit_s": "Time limit of the whole lab, seconds.",
-        "start": "How ranks start: auto, fork or spawn.",
+        **RUN_OPTIONS,
     },
     worker_file="local_sgd_worker.py",
     shown=("synchronous", "local_sgd", "diloco", "average"),

@@ -8,7 +8,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 
 from shardlab.labs.local_sgd import SHARDS, TrainingRow
-from shardlab.labs.ring_plot import dress
+from shardlab.labs.plot import dress, head
 from shardlab.palette import color
 
 TICKS = (0.5, 0.7, 1, 1.5, 2, 3, 5, 7, 10)
@@ -29,12 +29,12 @@ def loss_figure(rows: Sequence[TrainingRow], dark: bool = False) -> Any:
         axes.set_yticks(TICKS, [f"{tick:g}" for tick in TICKS])
         axes.margins(y=0.12)
         axes.set_xlabel("bytes sent by one rank so far")
-        axes.set_title(f"{shards} shards", loc="left", fontsize="medium", color=text)
-        dress(figure, axes, dark)
-    panels[0].set_ylabel("held-out loss", color=text)
+        head(axes, f"{shards} shards")
+    panels[0].set_ylabel("held-out loss")
     losses = [loss for row in rows for _, loss in row.losses]
     panels[0].set_ylim(0.9 * min(losses), 1.2 * max(losses))
     figure.suptitle("solid: SGD, dashed: AdamW (DiLoCo where H is above 1)", fontsize="medium", color=text)
+    dress(figure, dark)
     return figure
 
 

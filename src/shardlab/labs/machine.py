@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import importlib.metadata
 import importlib.util
 import math
 import os
@@ -88,6 +87,9 @@ def torch_installed() -> bool:
 
 def torch_version() -> str:
     """The version of torch as installed, or ``"none"``."""
+    # Here, since every rank imports this file and few ask: it brings an e-mail parser with it.
+    import importlib.metadata
+
     try:
         return importlib.metadata.version("torch")
     except importlib.metadata.PackageNotFoundError:

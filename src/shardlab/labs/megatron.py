@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from shardlab.checks import count, positive
-from shardlab.labs.lab import lab
+from shardlab.labs.lab import RUN_OPTIONS, lab
 from shardlab.labs.result import LabRun, common, only, teams
 from shardlab.labs.run import MOST_RANKS, require, run
 from shardlab.labs.sent import SENT_COLUMNS, Sent, reading_words
@@ -253,8 +253,7 @@ def _layout_failures(row: LayoutRow) -> list[str]:
     options={
         "ranks": "Ranks; all layouts of tensor and pipeline parallelism that divide them are measured.",
         "steps": "Optimizer steps under each layout.",
-        "limit_s": "Time limit of the whole lab, seconds.",
-        "start": "How ranks start: auto, fork or spawn.",
+        **RUN_OPTIONS,
     },
     worker_file="megatron_worker.py",
     shown=("train_step", "forward_step", "set_weights"),

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from shardlab.checks import count, positive
-from shardlab.labs.lab import lab
+from shardlab.labs.lab import RUN_OPTIONS, lab
 from shardlab.labs.result import (
     Equality,
     LabRun,
@@ -32,8 +32,9 @@ from shardlab.units import format_bytes
 
 WORKER = "shardlab.labs.mesh_worker:worker"
 
-# As in the worker.
+# The last one is fastest: neighbouring ranks share a layer.
 AXES = ("data", "pipeline", "tensor")
+# The model, shared with the worker: each degree that the lab allows divides these.
 LAYERS = 4
 HIDDEN = 192
 HEADS = 12
@@ -335,8 +336,7 @@ class MeshRun(LabRun):
     options={
         "ranks": "Number of ranks: 4 for two axes at once, 8 for three.",
         "steps": "Training steps that are compared with one process.",
-        "limit_s": "Time limit of the whole lab, seconds.",
-        "start": "How ranks start: auto, fork or spawn.",
+        **RUN_OPTIONS,
     },
     worker_file="mesh_worker.py",
     shown=("training_step", "layer"),

@@ -20,20 +20,11 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from shardlab.labs.measure import Stage, count_sent, largest_gap, members, run_stages, worst
+from shardlab.labs.mesh import AXES, GLOBAL_BATCH, HEADS, HIDDEN, LAYERS, MICRO_BATCHES, SEQUENCE
 from shardlab.labs.rank import Context
 from shardlab.labs.tp_operators import AddUp, CopyIn, sum_over_ranks
 
-# The last one is fastest: neighbouring ranks share a layer.
-AXES = ("data", "pipeline", "tensor")
-
-# Each degree that the lab allows divides these.
-LAYERS = 4
-HIDDEN = 192
-FFN = 768
-HEADS = 12
-SEQUENCE = 32
-GLOBAL_BATCH = 24
-MICRO_BATCHES = 2
+FFN = 4 * HIDDEN
 LEARNING_RATE = 0.05
 
 Weights = dict[str, Tensor]

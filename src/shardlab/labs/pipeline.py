@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from shardlab.checks import choice, count, positive
-from shardlab.labs.lab import lab
+from shardlab.labs.lab import RUN_OPTIONS, lab
 from shardlab.labs.rank import launched_elsewhere
 from shardlab.labs.result import LabRun, common, ranks_words
 from shardlab.labs.run import MOST_RANKS, run
@@ -378,8 +378,7 @@ def _list(values: Sequence[float]) -> str:
         "backward_input_s": "Seconds of its input gradient.",
         "backward_weight_s": "Seconds of its weight gradient.",
         "deadlock": "Also let 1F1B with sends that wait get stuck.",
-        "limit_s": "Time limit of the whole lab, seconds.",
-        "start": "How ranks start: auto, fork or spawn.",
+        **RUN_OPTIONS,
     },
     worker_file="pipeline_worker.py",
     shown=("HandStage", "gpipe_step", "one_f_one_b_step", "PatientStage"),

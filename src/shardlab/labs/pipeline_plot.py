@@ -7,6 +7,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 
 from shardlab.labs.pipeline import ScheduleRow
+from shardlab.labs.plot import dress, head
 from shardlab.models.pipeline import PipelineRun
 from shardlab.palette import color
 
@@ -30,17 +31,10 @@ def timeline_figure(row: ScheduleRow, prediction: PipelineRun, dark: bool = Fals
     )
     for axes, bars, word, makespan_s, bubble in ideas:
         _draw(axes, bars, ranks, makespan_s, dark)
-        axes.set_title(
-            f"{row.name}, {word}: {makespan_s * 1e3:.0f} ms, idle/total {bubble:.3f}",
-            loc="left",
-            fontsize="medium",
-            color=color("text", dark),
-        )
-    below.set_xlabel("time, ms", color=color("text", dark))
+        head(axes, f"{row.name}, {word}: {makespan_s * 1e3:.0f} ms, idle/total {bubble:.3f}")
+    below.set_xlabel("time, ms")
     _legend(figure, below, {kind for bars in (ideas[0][1], ideas[1][1]) for _, kind, *_ in bars}, dark)
-    figure.patch.set_facecolor(color("surface", dark))
-    # A notebook would show an open figure a second time.
-    plt.close(figure)
+    dress(figure, dark)
     return figure
 
 
@@ -91,19 +85,15 @@ def _draw(axes: Any, bars: list[Bar], ranks: int, makespan_s: float, dark: bool)
     for rank, kind, batch, start, end in bars:
         shade_of_text = surface if kind == "F" and not dark else text
         middle = (start + end) / 2 * 1e3
-        axes.text(middle, rank, batch, ha="center", va="center", fontsize=6, color=shade_of_text)
+        axes.text(middle, rank, batch, ha="center", va="center", fontsize=10, color=shade_of_text)
     axes.set_yticks(range(ranks), [f"rank {rank}" for rank in range(ranks)])
     axes.invert_yaxis()
     axes.set_xlim(0, makespan_s * 1e3)
-    axes.tick_params(colors=text)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.set_facecolor(color("surface", dark))
 
 
 def _legend(figure: Any, axes: Any, kinds: set[str], dark: bool) -> None:
     for kind in [kind for kind in WORDS if kind in kinds]:
         axes.bar([0], [0], color=color("compute", dark), alpha=SHADE[kind], label=WORDS[kind])
     axes.bar([0], [0], color=color("idle", dark), hatch="///", edgecolor=color("surface", dark), label="idle")
-    legend = figure.legend(loc="outside lower center", ncols=4, fontsize="small", frameon=False)
-    for entry in legend.get_texts():
-        entry.set_color(color("text", dark))
+    text = color("text", dark)
+    figure.legend(loc="outside lower center", ncols=4, fontsize="small", frameon=False, labelcolor=text)

@@ -9,13 +9,13 @@ import argparse
 import os
 import sys
 
-from shardlab.labs import LABS
+from shardlab import labs
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m shardlab.labs.record", description=__doc__)
-    parser.add_argument("names", nargs="+", choices=[lab.name for lab in LABS], metavar="lab")
-    for lab in [lab for lab in LABS if lab.name in parser.parse_args().names]:
+    parser.add_argument("names", nargs="+", choices=labs.LAB_NAMES, metavar="lab")
+    for lab in [lab for lab in labs.LABS if lab.name in parser.parse_args().names]:
         # The measuring function itself: a recording must never be made of a recording.
         run = lab.function()
         failed = run.failed_checks()

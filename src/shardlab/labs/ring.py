@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from shardlab.checks import choice, count, positive
-from shardlab.labs.lab import lab
+from shardlab.labs.lab import RUN_OPTIONS, lab
 from shardlab.labs.result import LabRun, common, cores_words, only, ranks_words, teams
 from shardlab.labs.run import MOST_RANKS, run
 from shardlab.labs.sent import allowed_gap_bytes
@@ -560,8 +560,7 @@ def _time_cells(row: TimeRow) -> tuple[str, str, str]:
         "ranks": "Largest number of ranks; 1, 2, 4, ... up to it are measured.",
         "sizes": "Buffer sizes, bytes: at least four, for every other one is held out of the fit.",
         "repeats": "Timed all-reduces for each size and number of ranks.",
-        "limit_s": "Time limit of the whole lab, seconds.",
-        "start": "How ranks start: auto, fork or spawn.",
+        **RUN_OPTIONS,
     },
     worker_file="ring_worker.py",
     shown=("ring_allreduce", "ring_step"),

@@ -107,7 +107,7 @@ def run(
 
     Args:
         worker: ``"module:function"``, or an importable function of one argument (``ctx``).
-        ranks: number of ranks, 1 to 64.
+        ranks: number of ranks, 1 to 64; of ranks that were launched, as many as there are.
         params: settings for the worker, made of what JSON can hold: ``ctx.params``.
         limit_s: time limit of the whole run, seconds; at the limit every rank is killed.
         start: ``"fork"`` (Linux: fast, one import of torch for all ranks), ``"spawn"`` (everywhere), or ``"auto"``.
@@ -124,7 +124,7 @@ def run(
     rank, and every rank gets all results.
     """
     name = _worker_name(worker)
-    n_ranks = count("ranks", ranks, least=1, most=MOST_RANKS)
+    n_ranks = count("ranks", ranks, least=1, most=None if launched_elsewhere() else MOST_RANKS)
     limit = positive("limit_s", limit_s, "seconds")
     method = choice("start", start, START_METHODS)
     if method == "fork" and not hasattr(os, "fork"):

@@ -1,4 +1,4 @@
-"""The slow-network lab: data parallelism over cables of a chosen rate, where more workers can be slower.
+"""The slow-network lab: data parallelism over cables of a chosen rate, where more ranks can be slower.
 
 >>> from shardlab import labs
 >>> run = labs.slow_network(ranks=4)
@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 from shardlab.checks import count, positive
 from shardlab.labs import machine, netns
 from shardlab.labs.ddp import FP32_BYTES, SAME
-from shardlab.labs.lab import lab
+from shardlab.labs.lab import RUN_OPTIONS, lab
 from shardlab.labs.result import LabRun, common, cores_words, only, ranks_words, teams
 from shardlab.labs.run import LabError, run
 from shardlab.labs.sent import WIRE_TOLERANCE
@@ -284,14 +284,14 @@ class SlowNetworkRun(LabRun):
         verdict = "slower" if most.step_s > one.step_s else "faster"
         words = (
             f"{_capital(rate_words(rate))}: {ranks_words(most.ranks)} take {format_time(most.step_s, 3)} per step and one "
-            f"takes {format_time(one.step_s, 3)}, a speedup of {most.speedup:.2f}: more workers are {verdict}. "
+            f"takes {format_time(one.step_s, 3)}, a speedup of {most.speedup:.2f}: more ranks are {verdict}. "
             f"The fastest measured is {ranks_words(best.ranks)}."
         )
         if rate is None:
             return words
         return (
             f"{words} Compute falls to {format_time(one.step_s / most.ranks, 3)}, but the all-reduce needs "
-            f"{format_time(most.slowest_s - one.step_s / most.ranks, 3)}, which no further worker makes shorter."
+            f"{format_time(most.slowest_s - one.step_s / most.ranks, 3)}, which no further rank makes shorter."
         )
 
     def _fit_words(self, fit: LinkRate) -> str:
@@ -352,7 +352,7 @@ def _least_time_s(row: LinkRow) -> float:
 
 
 @lab(
-    title="Data parallelism over slow cables: network namespaces held to a rate, where more workers are slower",
+    title="Data parallelism over slow cables: network namespaces held to a rate, where more ranks are slower",
     seconds=30,
     needs="torch, Linux, root or user namespaces",
     options={
@@ -361,8 +361,7 @@ def _least_time_s(row: LinkRow) -> float:
         "batch": "Samples in the global batch.",
         "compute_s": "Seconds that one accelerator would compute for, for the whole batch.",
         "steps": "Timed steps for each rate and number of ranks.",
-        "limit_s": "Time limit of the whole lab, seconds.",
-        "start": "How ranks start: auto, fork or spawn.",
+        **RUN_OPTIONS,
     },
     worker_file="slow_network_worker.py",
     shown=("Accelerator", "Model"),

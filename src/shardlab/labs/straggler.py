@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from shardlab.checks import count, positive
-from shardlab.labs.lab import lab
+from shardlab.labs.lab import RUN_OPTIONS, lab
 from shardlab.labs.result import LabRun, common, only, ranks_words, teams
 from shardlab.labs.run import MOST_RANKS, run
 from shardlab.labs.table import Table
@@ -295,8 +295,7 @@ def _ms(seconds: float) -> str:
         "jitter_s": "Size of the random part, seconds.",
         "steps": "Steps with jitter for each kind and number of ranks.",
         "seed": "Seed of the jitter.",
-        "limit_s": "Time limit of the whole lab, seconds.",
-        "start": "How ranks start: auto, fork or spawn.",
+        **RUN_OPTIONS,
     },
     worker_file="straggler_worker.py",
     shown=("training_step",),

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from shardlab.checks import count, positive
-from shardlab.labs import machine
-from shardlab.labs.lab import lab
-from shardlab.labs.result import LabRun, only, ranks_words, teams
+from shardlab.labs.lab import RUN_OPTIONS, lab
+from shardlab.labs.result import LabRun, common, only, ranks_words, teams
 from shardlab.labs.run import MOST_RANKS, run
 from shardlab.labs.sent import SENT_COLUMNS, Sent, reading_words
 from shardlab.labs.table import Table
@@ -575,8 +574,7 @@ def _loss_failures(row: LossRow) -> list[str]:
         "heads": "Attention heads; every number of ranks must divide them.",
         "sequence": "Tokens of one sequence; every number of ranks must divide them.",
         "micro_batch": "Sequences of one micro-batch.",
-        "limit_s": "Time limit of the whole lab, seconds.",
-        "start": "How ranks start: auto, fork or spawn.",
+        **RUN_OPTIONS,
     },
     worker_file="tensor_parallel_worker.py",
     shown=("CopyIn", "AddUp", "SplitLayer"),
@@ -659,12 +657,7 @@ def _evaluate(measured: dict[str, Any], settings: dict[str, int], elapsed_s: flo
     n_bytes = FP32_BYTES * settings["sequence"] * settings["micro_batch"] * settings["hidden"]
     backend, rate = measured["backend"], measured["dropout_rate"]
     return TensorParallelRun(
-        settings=settings,
-        stamp=machine.stamp(),
-        backend=backend,
-        reading=measured["reading"],
-        threads=measured["threads"],
-        elapsed_s=elapsed_s,
+        **common(measured, settings, elapsed_s),
         n_bytes=n_bytes,
         dropout_rate=rate,
         layers=tuple([_layer_row(row, settings, n_bytes, backend) for row in measured["layers"]]),

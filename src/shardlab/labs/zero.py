@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from shardlab.checks import count, positive
-from shardlab.labs import machine
-from shardlab.labs.lab import lab
-from shardlab.labs.result import LabRun, only, ranks_words, teams
+from shardlab.labs.lab import RUN_OPTIONS, lab
+from shardlab.labs.result import LabRun, common, only, ranks_words, teams
 from shardlab.labs.run import MOST_RANKS, run
 from shardlab.labs.sent import WIRE_TOLERANCE
 from shardlab.labs.table import Table
@@ -709,8 +708,7 @@ def _collective_title(row: CollectiveRow) -> str:
     options={
         "ranks": "Largest number of ranks; 1, 2, 4, ... up to it are measured.",
         "micro_steps": "Micro-batches per optimizer step where accumulation is measured.",
-        "limit_s": "Time limit of the whole lab, seconds.",
-        "start": "How ranks start: auto, fork or spawn.",
+        **RUN_OPTIONS,
     },
     worker_file="zero_worker.py",
     shown=("zero1_step", "reduce_scatter_by_all_to_all", "shard_with_fsdp"),
@@ -762,12 +760,7 @@ def zero(
 def _evaluate(measured: dict[str, Any], settings: dict[str, Any], elapsed_s: float) -> ZeroRun:
     parameters, backend = measured["parameters"], measured["backend"]
     return ZeroRun(
-        settings=settings,
-        stamp=machine.stamp(),
-        backend=backend,
-        reading=measured["reading"],
-        threads=measured["threads"],
-        elapsed_s=elapsed_s,
+        **common(measured, settings, elapsed_s),
         parameters=parameters,
         largest_unit=measured["largest_unit"],
         n_bytes=FP32_BYTES * parameters,

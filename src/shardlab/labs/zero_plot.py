@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import matplotlib.pyplot as plt
 
+from shardlab.labs.plot import dress
 from shardlab.palette import color
 
 if TYPE_CHECKING:
@@ -28,12 +29,7 @@ def memory_figure(rows: Sequence[WayRow], parameters: int, dark: bool = False) -
     axes.vlines(formula, low, high, color=limit, linewidth=1.2, label="formula")
     axes.set_yticks(list(places), [row.title for row in rows])
     axes.invert_yaxis()
-    axes.set_xlabel(f"bytes per parameter on the fullest of {rows[0].ranks} ranks", color=text)
-    axes.tick_params(colors=text)
-    axes.spines[["top", "right"]].set_visible(False)
+    axes.set_xlabel(f"bytes per parameter on the fullest of {rows[0].ranks} ranks")
     axes.legend(frameon=False, labelcolor=text, loc="lower right")
-    for surface in (figure.patch, axes.patch):
-        surface.set_facecolor(color("surface", dark))
-    # A notebook would show an open figure a second time.
-    plt.close(figure)
+    dress(figure, dark)
     return figure

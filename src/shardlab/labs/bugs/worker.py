@@ -28,7 +28,7 @@ def worker(ctx: Context) -> dict[str, Any] | None:
 
 
 def run_trials(ctx: Context, job: dict[str, str]) -> list[dict[str, Any]]:
-    """One program in its trial, once for each seed; every rank sees all ranks' sights."""
+    """Try one program, once for each seed; all ranks see all sights."""
     program = load_program(Path(job["file"]))
     trial = TRIALS[job["bug"]]
     sights = []
