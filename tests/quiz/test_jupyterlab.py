@@ -1,4 +1,4 @@
-"""The quiz in a real JupyterLab: it grades, it keeps the notebook's shortcuts out, and the kernel knows the answers."""
+"""Quiz and prediction in a real JupyterLab: they keep the notebook's shortcuts out, and the kernel knows the answers."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ CELLS = [
     "print(q.progress()['chapter'].right, q.answers['chapter/speedup']['misconception'])\n"
     "print(repr(q.answers['chapter/explain']['response']['text']))",
     "q.answers = {}",
+    "from shardlab.predictions import predict\nmine = {8: 8.0, 64: 64.0, 512: 512.0}\npredict('c03', mine)",
+    "print(mine)",
 ]
 
 
@@ -76,7 +78,7 @@ def lab(tmp_path):
 
 
 @pytest.mark.timeout(600)
-def test_a_quiz_in_jupyterlab(lab, open_page):
+def test_a_quiz_and_a_prediction_in_jupyterlab(lab, open_page):
     page = open_page(f"{lab}/lab/tree/quiz.ipynb?reset")
     page.set_default_timeout(LIMIT_S * 1000)
     # The server starts a kernel; a cell run before it is ready would wait for it.
@@ -132,4 +134,15 @@ def test_a_quiz_in_jupyterlab(lab, open_page):
     told.get_by_text("Right").wait_for(state="detached")
     assert speedup.locator("input").input_value() == ""
     assert words.input_value() == ""
+
+    # A guess typed into a prediction is the kernel's guess, too.
+    run(3)
+    guess = page.locator("book-predict")
+    guess.locator("input").nth(1).click()
+    page.keyboard.type("20.5")
+    page.wait_for_timeout(500)
+    run(4)
+    output(4).get_by_text("{8: 8.0, 64: 20.5, 512: 512.0}").wait_for()
+    guess.get_by_role("button", name="Compare with the model").click()
+    guess.get_by_text("You said 20.5×: well predicted.").wait_for()
     assert page.foreign == []

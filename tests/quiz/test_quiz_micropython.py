@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from shardlab.quiz import registry
+
 PACKAGE = Path(__file__).resolve().parents[2] / "src" / "shardlab"
 SEEDS = (3, 0, 12345)
 
 DUMP = """
-from shardlab.quiz.banks import q1, q2, q3, q4, q5, q6, q7
-for bank in (q1, q2, q3, q4, q5, q6, q7):
+for name in NAMES:
+    bank = __import__("shardlab.quiz.banks." + name, None, None, ["build"])
     for seed in SEEDS:
         for variant in bank.build(seed).variants:
             for part in variant.parts:
@@ -72,7 +74,7 @@ def test_the_banks_are_the_same_in_micropython(serve, open_page, tmp_path):
     for name in ("micropython.mjs", "micropython.wasm"):
         (tmp_path / name).write_bytes((PACKAGE / "web" / name).read_bytes())
     (tmp_path / "index.html").write_text("<!doctype html><title>engine</title><link rel=icon href=data:,>")
-    code = f"SEEDS = {SEEDS!r}\n{DUMP}"
+    code = f"NAMES = {registry.names()!r}\nSEEDS = {SEEDS!r}\n{DUMP}"
     page = open_page(serve(tmp_path))
     theirs = rows(page.evaluate(RUN, {"files": sources(), "code": code}))
     out = io.StringIO()

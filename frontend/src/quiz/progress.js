@@ -74,7 +74,12 @@ export class BookQuizProgress extends HTMLElement {
     if (!chapter) return null;
     const address = new URL(chapter.href);
     address.hash = `quiz-${this.quiz}`;
-    return html("a", { href: address.href }, this.words.say("toQuiz", { quiz: this.quiz.toUpperCase() }));
+    // "q3" is question 3 of the source; "c05" the quiz of chapter 05.
+    const [, number] = /^c(\d+)$/.exec(this.quiz) ?? [];
+    const text = number
+      ? this.words.say("toChapterQuiz", { chapter: number })
+      : this.words.say("toQuiz", { quiz: this.quiz.toUpperCase() });
+    return html("a", { href: address.href }, text);
   }
 
   names() {

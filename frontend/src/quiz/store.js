@@ -1,19 +1,10 @@
 // Keeps answers: in this browser's local storage, in a notebook's kernel (the widget's `answers` trait), or, where
 // neither is to be had, in memory.
 
+import { localStorageOrNothing } from "../common/storage.js";
+
 const PREFIX = "shardlab.quiz/";
 const memory = new Map();
-
-function localStorageOrNothing() {
-  try {
-    const probe = PREFIX + "probe";
-    window.localStorage.setItem(probe, "1");
-    window.localStorage.removeItem(probe);
-    return window.localStorage;
-  } catch {
-    return null;
-  }
-}
 
 // What a browser holds under a quiz's name; nothing where there is nothing, or nothing readable.
 function parsed(text) {

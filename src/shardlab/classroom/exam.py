@@ -6,7 +6,7 @@
     python -m shardlab.classroom.exam --seed 7 --key        # the key, with mark schemes and what wrong numbers show
     python -m shardlab.classroom.exam --seed 7 --chapters 1-6
 
-The questions are one fresh variant from each quiz (not the one that the chapter shows) and those of
+The questions are one fresh variant from each of the quizzes Q1 to Q7 (not the one that the chapter shows) and those of
 :mod:`shardlab.classroom.exam_questions`. Keys are computed by ``shardlab.models``. Whoever knows the seed can print
 the key: choose one that nobody guesses, and keep it.
 """
@@ -29,7 +29,9 @@ from shardlab.quiz.text import to_plain
 Part = Number | Selection | Order | Open
 
 CHAPTERS = 13
-# The chapter that each quiz belongs to.
+# The quizzes that a paper draws on, with the chapter that each belongs to: the source's seven questions. The quizzes of
+# the other chapters (c05, ...) are left out on purpose. For those chapters exam_questions has questions of its own,
+# which no page shows; and a seed goes on printing the paper that it printed before those quizzes were there.
 QUIZ_CHAPTERS = {"q1": 1, "q2": 2, "q3": 3, "q4": 3, "q5": 4, "q6": 6, "q7": 10}
 # The variant that a chapter shows first, with its answers beside it.
 SHOWN_FIRST = "chapter"
@@ -97,15 +99,15 @@ def make_paper(seed: int, chapters: Sequence[int] | None = None) -> Paper:
     number = count("seed", seed, least=0, most=2**32 - 1)
     wanted = {count("chapters", chapter, most=CHAPTERS) for chapter in (chapters or range(1, CHAPTERS + 1))}
     questions = []
-    for name in registry.names():
-        if QUIZ_CHAPTERS[name] not in wanted:
+    for name, chapter in QUIZ_CHAPTERS.items():
+        if chapter not in wanted:
             continue
         draw = Draw(number, f"exam/{name}")
         fresh = [variant for variant in registry.load(name, number).variants if variant.id != SHOWN_FIRST]
         variant = draw.pick(fresh)
         questions.append(
             Question(
-                chapter=QUIZ_CHAPTERS[name],
+                chapter=chapter,
                 variant=variant,
                 parts=variant.parts[:PARTS_OF_A_QUIZ],
                 source=name,

@@ -1,4 +1,4 @@
-"""Exam questions for the chapters that have no quiz of their own, and more on those that pay with marks in practice.
+"""Exam questions for the chapters that Q1 to Q7 leave out, and more on those that pay with marks in practice.
 
 Each function draws its numbers from a seed and returns a :class:`shardlab.quiz.model.Variant`; keys and wrong values
 come from ``shardlab.models``, as in the question banks. :mod:`shardlab.classroom.exam` makes a paper of them.
@@ -679,7 +679,7 @@ def hundred_steps(seed: int) -> Variant:
         parts=(
             share(
                 id="efficiency",
-                prompt="What is the efficiency in weak scaling?",
+                prompt="Which efficiency did the hundred steps show, each rank with a batch of its own (weak scaling)?",
                 key=efficiency,
                 wrong=[
                     (efficiency / n, "strong-for-weak"),

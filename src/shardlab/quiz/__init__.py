@@ -20,7 +20,10 @@ __all__ = ["html", "names", "quiz", "texts"]
 
 
 def names() -> tuple[str, ...]:
-    """The quizzes there are: ``("q1", ..., "q7")`` and whatever else stands in ``shardlab/quiz/banks``."""
+    """The quizzes there are, one for each file in ``shardlab/quiz/banks``.
+
+    ``"q1"`` to ``"q7"`` are the source's questions; ``"c05"`` is the quiz of chapter 05, which has none of them.
+    """
     from shardlab.quiz import registry
 
     return registry.names()
@@ -30,7 +33,7 @@ def quiz(name: str, seed: int | None = None, language: str = "en") -> QuizWidget
     """The quiz called ``name`` as a widget; its answers are kept in the browser and in its ``answers`` trait.
 
     Args:
-        name: ``"q1"`` to ``"q7"``: one of :func:`names`.
+        name: such as ``"q3"`` or ``"c05"``: one of :func:`names`.
         seed: draws other numbers for the fresh variants; a whole number.
         language: of the questions, where they are translated (``"en"``, ``"zh_CN"``).
 

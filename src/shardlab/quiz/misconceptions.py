@@ -649,4 +649,497 @@ MISCONCEPTIONS: dict[str, tuple[str, str]] = {
     ),
     "redo-forgotten": ("Work done again left out", "Training runs again, but from the last checkpoint."),
     "smaller-term": ("The smaller term attacked", "It helps, but another part of the recovery is longer."),
+    # production
+    "low-efficiency-convicts": (
+        "Low efficiency taken for a verdict on the network",
+        "It makes the network a suspect. What the link delivered, against what it can, convicts or clears it.",
+    ),
+    "half-is-a-pass": (
+        "One half taken for a pass mark",
+        "A large batch hides a bad link, and a good link is slow for a small batch: compare what it delivered with what it can.",
+    ),
+    "one-end": (
+        "One end of a bracket taken for the answer",
+        "A step time says between which bandwidths the link lies. How much overlaps decides where.",
+    ),
+    "streams-can-be-cut": (
+        "Random streams taken for arrays",
+        "A random stream belongs to a rank. On another number of ranks the masks are others.",
+    ),
+    "sums-in-any-order": (
+        "Sums taken to be equal in any order",
+        "Floating-point sums over other groups of ranks differ in their last digits, and the next steps carry that on.",
+    ),
+    "launcher-does-it": (
+        "The program's work left to the launcher",
+        "A launcher starts processes, tells them their place, and restarts them. Device, data and checkpoints are the program's.",
+    ),
+    "only-the-dead": (
+        "Only what died taken to be restarted",
+        "A process group that has lost a member is of no use to the others: all ranks start anew.",
+    ),
+    "counted-from-one": ("Counted from one", "Ranks, nodes and GPUs are numbered from 0."),
+    "axes-swapped": (
+        "Fast and slow axis swapped",
+        "The ranks of a node are neighbours in number: the GPU counts fastest.",
+    ),
+    "rung-skipped": (
+        "A rung of the ladder skipped",
+        "Each rung has a run known to work beneath it. Skip one, and a fault has two possible causes.",
+    ),
+    "last-ones-only": (
+        "The last checkpoints taken to be enough",
+        "When the loss explodes, the last ones may all hold the damage: older ones are kept beside them.",
+    ),
+    "old-ones-only": ("The last checkpoints left out", "The most recent ones are kept beside the old ones."),
+    "nothing-removed": (
+        "Every checkpoint taken to be kept",
+        "All but the last ones and those of the round steps are removed.",
+    ),
+    "one-checkpoint": ("One checkpoint taken for all", "Several are kept, each of full size."),
+    "same-data-again": (
+        "The same data met again",
+        "The same weights with the same batches in the same order do the same again: move the data position on.",
+    ),
+    # how a matrix is cut (chapter 05)
+    "recompute-forgotten": (
+        "The repeated forward pass left out",
+        "Full recomputation runs the forward pass once more, with its two all-reduces: six a layer in place of four.",
+    ),
+    "recompute-doubles": (
+        "Everything taken to run twice",
+        "Full recomputation repeats the forward pass alone: six all-reduces in place of four.",
+    ),
+    "activations-follow-weights": (
+        "Activations taken to shrink as the weights do",
+        "Norms, residuals and the inputs of both blocks stay whole on every rank, until sequence parallelism splits them.",
+    ),
+    "split-part-whole": (
+        "A split part taken for a whole one",
+        "What a rank makes with its own heads or its own columns is split.",
+    ),
+    "split-part-forgotten": (
+        "The split part left out",
+        "This is what every rank keeps whole. Its share of the rest comes on top.",
+    ),
+    "batch-cancels": (
+        "The batch taken to matter",
+        "Bytes and FLOP both grow with the tokens: their ratio stays.",
+    ),
+    "rows-for-columns": ("Rows taken for columns", "The first matrix is cut by columns, the second by rows."),
+    "cut-twice": ("Cut in both directions", "Each matrix is cut once: a rank has 1/*t* of it."),
+    "one-matrix": ("One matrix of two", "The MLP has two matrices, and both are cut."),
+    "wide-for-narrow": (
+        "The wide tensor in place of the narrow one",
+        "Columns, then rows: what is added up is the output, *h* wide. The wide tensor never travels.",
+    ),
+    "gelu-of-parts": (
+        "GELU of parts taken for a part of GELU",
+        "GELU is not linear: GELU(*x* + *y*) is not GELU(*x*) + GELU(*y*). The sum must come first.",
+    ),
+    "framework-notices": (
+        "A framework taken to notice",
+        "Shapes fit and numbers are finite. Only a comparison with the unsplit layer shows it.",
+    ),
+    "scores-kept": (
+        "Scores counted that are not kept",
+        "Selective recomputation makes the attention scores anew in the backward pass.",
+    ),
+    "scores-forgotten": (
+        "The attention scores left out",
+        "Without recomputation and without flash attention the scores are kept: 5·*a*·*s*^2^·*b* bytes in all.",
+    ),
+    "one-sequence": ("One sequence of the micro-batch", "Every sequence of the micro-batch keeps as much."),
+    "sequence-saves-bytes": (
+        "Sequence parallelism taken to send less",
+        "It opens each all-reduce into a reduce-scatter and an all-gather: together they send as much.",
+    ),
+    "halves-as-wholes": (
+        "Halves of an all-reduce counted as wholes",
+        "A reduce-scatter and an all-gather send half an all-reduce each.",
+    ),
+    "sequence-for-context": (
+        "Sequence parallelism taken for context parallelism",
+        "Sequence parallelism splits the tokens where tensor parallelism keeps them whole. Context parallelism splits attention itself.",
+    ),
+    "attention-forgotten": (
+        "The products of attention left out",
+        "A layer's FLOP go with *h* + *s*/6: the scores and their product with the values are the *s*/6.",
+    ),
+    "heads-are-cut": (
+        "Heads taken to be divisible",
+        "A rank takes whole heads: *t* must divide their number.",
+    ),
+    "copies-forbidden": (
+        "Copies of key heads taken for forbidden",
+        "With more ranks than key heads several ranks keep a copy of the same one.",
+    ),
+    "kv-heads-uneven": (
+        "Key heads that don't come out even",
+        "The ranks must divide the key heads, or the key heads the ranks.",
+    ),
+    "link-idle": (
+        "A link that would be mostly idle",
+        "A large all-reduce gets most of a link's bandwidth. What was seen is far below it.",
+    ),
+    # meshes and layouts (chapter 08)
+    "numbering-is-free": (
+        "Numbering taken not to matter",
+        "The same degrees send as many bytes, but other numbers put the groups on other links.",
+    ),
+    "every-rank-leaves": (
+        "Every rank taken to leave the node",
+        "Where neighbours in the ring share a node, their hop stays inside. Count only the hops that leave.",
+    ),
+    "port-not-shared": (
+        "The ports counted for one ring alone",
+        "All groups talk at once: the ranks of a node that send out share its ports.",
+    ),
+    "nodes-for-hops": (
+        "Nodes counted",
+        "A node is where ranks sit. Groups and their hops follow from the numbering.",
+    ),
+    "members-for-groups": (
+        "Members of a group taken for groups",
+        "Several members of one group may share a node. Only the last of them sends out of it.",
+    ),
+    "any-group-will-do": (
+        "One group taken to be as good as another",
+        "Gradients may be averaged only over ranks that hold the same weights: data, and context with it.",
+    ),
+    "other-weights": (
+        "Ranks with other weights",
+        "Gradients are averaged over the ranks that hold the same weights. Along tensor a rank holds another slice, along pipeline other layers.",
+    ),
+    "context-forgotten": (
+        "Context ranks left out",
+        "Context ranks hold the same weights and see other tokens: they share gradients, too.",
+    ),
+    "size-for-number": (
+        "A size taken for a number",
+        "How many ranks a group has is one thing, how many groups there are another.",
+    ),
+    "rounded-down": ("Rounded down", "One fewer does not reach the bound yet."),
+    "split-too-far": (
+        "Split further than needed",
+        "It fits with less, and every further split is a further price.",
+    ),
+    "rule-for-prediction": (
+        "A rule of thumb taken for a prediction",
+        "Tensor first is a first guess. The prediction for this model and these links says otherwise.",
+    ),
+    "slower-layout": ("Not the fastest that fits", "Another layout of the table fits, too, and is faster."),
+    # anti-patterns
+    "slow-rank-for-mean": (
+        "The slow rank's time taken for the mean",
+        "In a mean, one rank's extra time is divided by the number of all ranks.",
+    ),
+    "other-share": (
+        "Two shares mixed up",
+        "The mean hardly rises, while nearly all ranks wait for the slow one: two numbers, far apart.",
+    ),
+    "all-ranks-wait": ("All ranks taken to wait", "The last one to arrive waits for nobody."),
+    "long-wait-is-slow": (
+        "A long wait taken for slowness",
+        "The time in a collective is mostly the wait for the last rank. The slow rank has the shortest.",
+    ),
+    "loss-has-a-clock": (
+        "A loss taken to show time",
+        "A loss is computed from numbers. The slow rank's gradients are as good as the others', only late.",
+    ),
+    "step-time-accuses": (
+        "The step time taken to name the slow rank",
+        "In synchronous training all ranks have the same step time.",
+    ),
+    "busy-is-working": (
+        "Busy taken for working",
+        "Utilisation is the share of time in which some kernel runs, and a kernel that waits for the network runs.",
+    ),
+    "fastest-for-slowest": (
+        "The fastest rank taken to set the pace",
+        "All wait for the slowest of those that are left.",
+    ),
+    "gain-denied": ("A repair taken to change nothing", "The others no longer wait for it."),
+    "bubble-is-everything": (
+        "The whole step taken for bubble",
+        "More micro-batches dilute the idle time. The work per micro-batch stays.",
+    ),
+    "measured-for-expected": (
+        "The measurement in place of the prediction",
+        "The question asks what the formula says. Only then can the two be compared.",
+    ),
+    "hypothesis-kept": (
+        "A refuted hypothesis kept",
+        "The formula said what was to be gained. If that does not come, the cause is elsewhere.",
+    ),
+    "evidence-ignored": (
+        "Evidence left aside",
+        "Both runs reach nearly what the bubble leaves, and the gain came as predicted.",
+    ),
+    "nothing-refutes": (
+        "A hypothesis that nothing could refute",
+        "The formula holds for any number of micro-batches, and says what twice as many must bring.",
+    ),
+    "compute-slows-too": (
+        "The whole step taken to slow down",
+        "Only the communication takes longer. Compute is as it was.",
+    ),
+    "time-for-work": (
+        "Time spent computing taken for work done",
+        "While it computes, a GPU is still below its peak. MFU counts FLOP against the peak.",
+    ),
+    "exchange-grows-too": (
+        "The exchange taken to come with every micro-batch",
+        "Compute grows with the micro-batches. The gradients are exchanged once an update, if nobody forgets `no_sync`.",
+    ),
+    "batch-for-traffic": (
+        "Data looked at for a fault of traffic",
+        "Four times as many samples are right here. What is too much is the time beyond compute.",
+    ),
+    "longest-for-shortest": (
+        "The longest share taken for what all can run",
+        "A step needs every rank: the shortest share ends it.",
+    ),
+    "dealt-evenly": (
+        "Slices taken to be dealt evenly",
+        "Slices of equal length, rounded up, leave the whole shortage to the last rank.",
+    ),
+    "roles-swapped": (
+        "Who waits and who has left swapped",
+        "The rank with fewer batches ends; the others wait.",
+    ),
+    "ranks-may-leave": (
+        "A rank taken to be free to leave",
+        "An all-reduce needs every rank of its group.",
+    ),
+    "rest-for-padding": (
+        "The remainder taken for the padding",
+        "The remainder is what stands over. Padding fills the last round up.",
+    ),
+    "one-a-rank": ("One more for every rank", "Only the last round is filled up."),
+    "padding-forgotten": (
+        "The padding left out",
+        "Equal numbers of batches on all ranks mean that some come twice, or some are dropped.",
+    ),
+    "padding-for-rest": (
+        "The padding taken for the remainder",
+        "Dropped is what stands over after the last full round.",
+    ),
+    "slices-cut": (
+        "Slices cut to the shortest",
+        "A sampler deals batch by batch: it leaves less than one batch a rank.",
+    ),
+    # accumulation, learning rate, stragglers and data (chapter 09)
+    "sum-for-mean": (
+        "A sum taken for a mean",
+        "The gradient is as many times too long as there are micro-batches. Adam hides it, clipping brings it back.",
+    ),
+    "late-flag": (
+        "The flag set after the forward pass",
+        "DDP decides in the forward pass whether the backward pass will talk: the wrong micro-batch does, and the ranks drift apart without an error.",
+    ),
+    "skip-misread": (
+        "The sign of `no_sync` misread",
+        "Skipped, a further micro-batch adds its compute. Not skipped, it adds an all-reduce, too.",
+    ),
+    "profiler-needed": (
+        "A profiler taken to be needed",
+        "Two measured steps with different numbers of micro-batches tell it, where the all-reduce is long.",
+    ),
+    "micro-batches-uncounted": (
+        "The micro-batches left out",
+        "Micro-batch times micro-batches per step times ranks: all three count.",
+    ),
+    "rate-kept": (
+        "The learning rate kept for a larger batch",
+        "With fewer steps for the same samples each step should be longer. It is kept only if the batch is kept.",
+    ),
+    "ranks-for-batch": (
+        "Ranks taken for the batch",
+        "The rules go by the global batch. Micro-batches per step and their size count as well.",
+    ),
+    "other-rule": ("The other rule", "Linear is the rule for SGD, the square root the one for Adam."),
+    "decay-kept": (
+        "Decay rates kept",
+        "A step now stands for more samples. With the old rate the moments would look back over more of them.",
+    ),
+    "longest-all-reduce": (
+        "The longest all-reduce taken for the slow rank's",
+        "Who is inside for a long time has arrived early and waits. The slow rank arrives last and waits for nobody.",
+    ),
+    "network-blamed": (
+        "Waiting blamed on the network",
+        "A slow network makes the all-reduce long on every rank. Here one rank does not wait at all.",
+    ),
+    "step-times-tell": (
+        "Step times taken to show the slow rank",
+        "All ranks have the same step time, because they wait for each other. Compute times differ.",
+    ),
+    "fastest-for-mean": (
+        "The fastest rank as the yardstick",
+        "One fast rank makes this ratio large. What evening out would win back is the distance to the mean.",
+    ),
+    "loss-stays": (
+        "The slow rank taken not to matter",
+        "Every step has waited for it: the step gets shorter when it does.",
+    ),
+    "equals-do-not-wait": (
+        "Equal ranks taken not to wait",
+        "A step takes the largest of *N* draws. Many equal ranks that vary can cost more than one that is slow.",
+    ),
+    "rare-is-rare": (
+        "Rare on one rank taken to be rare on all",
+        "One late rank is enough to hold up a step, and there are many ranks.",
+    ),
+    "padding-for-dropping": (
+        "Padding and dropping mixed up",
+        "Either the last round is filled with samples read before, or it is left out.",
+    ),
+    "rest-forgotten": (
+        "The uneven rest forgotten",
+        "The samples do not go round evenly, and all ranks get equally many.",
+    ),
+    "orders-agree": (
+        "Different orders taken for one",
+        "Nothing is lost or doubled as long as all ranks deal from one order: it takes one seed for that.",
+    ),
+    "one-rank-only": ("One rank taken for all", "The question is about all ranks together."),
+    "mean-of-means": (
+        "A mean of means taken for the mean",
+        "Parts of unequal size count the same in it: what lies in a small part counts too much.",
+    ),
+    "repeats-counted": (
+        "The uneven rest left in",
+        "Sums are right only if each sample is counted once.",
+    ),
+    "ranks-divide": (
+        "DDP's average forgotten",
+        "DDP divides by the number of ranks. Who has divided by all tokens already has to multiply by it.",
+    ),
+    "rank-for-all": (
+        "One rank's tokens taken for all",
+        "Then a token counts more on the rank that has fewer of them.",
+    ),
+    "scale-under-adam": (
+        "The gradient's length taken for Adam's step",
+        "Adam divides by the size of the gradient: a constant factor drops out, but for its small epsilon.",
+    ),
+    # predicting a whole run
+    "peak-for-sustained": (
+        "The data sheet's rate in place of the sustained one, or the reverse",
+        "Arithmetic goes at the rate that large products keep up; MFU is a share of the dense peak.",
+    ),
+    "recompute-counted": (
+        "Repeated work counted",
+        "Nothing is recomputed here: 6 FLOP per parameter and token, not 8.",
+    ),
+    "tensor-outside-bubble": (
+        "Collectives left out of the pipeline's work",
+        "A stage is busy with its collectives too, so the others wait for them as well.",
+    ),
+    "all-in-bubble": (
+        "Everything put into the pipeline",
+        "The exchange across replicas comes after the last micro-batch. No stage waits for it in every slot.",
+    ),
+    "bracket-as-error-bar": (
+        "A bracket taken for an error bar",
+        "It says how much hangs on overlap. Errors of the rates, and causes left out, come on top.",
+    ),
+    "one-row-proves": (
+        "One row taken for a proof",
+        "One row may be met by luck. Show every row, the mean and the largest error.",
+    ),
+    "held-out-denied": (
+        "A prediction taken for a fit",
+        "What counts is whether this very row was used. Another row of the table leaves it a prediction.",
+    ),
+    "amdahl-forgotten": (
+        "The whole step taken to get faster",
+        "Only the part that uses what was doubled gets faster. The rest takes as long as before.",
+    ),
+    "bubble-stays": (
+        "The bubble taken to stay",
+        "The bubble is a share of the pipelined work. It shrinks with it.",
+    ),
+    "links-faster-too": (
+        "More doubled than was bought",
+        "Each cause hangs on one resource: arithmetic, links inside the node, or the network.",
+    ),
+    "hidden-can-be-saved": (
+        "Hidden time taken for time to save",
+        "What runs beside compute and ends before it does not lengthen the step. To make it faster brings nothing.",
+    ),
+    "fit-is-no-prediction": (
+        "A fitted row taken for a prediction",
+        "A row to which the constants were fitted must fit. Only rows that the model had not seen test it.",
+    ),
+    "signs-cancel": (
+        "Errors of both signs added up",
+        "Too fast here and too slow there are two errors. Take their sizes before the mean.",
+    ),
+    "misses-left-out": (
+        "Misses left out",
+        "A choice of rows is a choice of errors. The misses say where the model ends.",
+    ),
+    "steps-for-seconds": ("Steps taken for seconds", "A step takes several seconds."),
+    "failures-left-out": (
+        "Writing alone",
+        "Work done again and restarts come on top, once for each failure.",
+    ),
+    "run-longer-than-wanted": ("A plan that misses its date", "Failures and checkpoints count, too."),
+    "run-shorter-than-wanted": ("A plan rejected that holds", "Add up steps and failures again."),
+    # long sequences and experts (chapter 07)
+    "diagonal-forgotten": (
+        "The half-masked block miscounted",
+        "A rank's block with itself is half masked: it counts for half a block.",
+    ),
+    "mask-forgotten": ("The mask left out", "Under a causal mask half of all pairs are not computed."),
+    "one-rank-tokens": (
+        "One rank's tokens taken for the sequence, or the reverse",
+        "A rank holds 1/*c* of the sequence.",
+    ),
+    "query-heads-travel": (
+        "Query heads taken to travel",
+        "Queries stay where they are. What travels are keys and values: *g* heads, not *a*.",
+    ),
+    "keys-only": ("Values left out", "Keys *and* values travel."),
+    "keys-twice": ("Keys and values counted twice", "They are in the formula already."),
+    "both-passes": ("Both passes counted", "The question asks for the forward pass."),
+    "mask-fits-blocks": (
+        "A zigzag taken to fit any mask",
+        "It evens a causal mask over one sequence. Where documents are packed, work is uneven again.",
+    ),
+    "neighbouring-pieces": (
+        "Pieces that are not each other's mirror image",
+        "An early piece has little to do and a late one much: the sum is even only for mirror images.",
+    ),
+    "own-tokens-only": (
+        "A rank's own tokens only",
+        "Its queries also meet the keys that come from the other ranks.",
+    ),
+    "balance-without-need": (
+        "A remedy where nothing is uneven",
+        "Without a mask every query meets every key, whoever holds it.",
+    ),
+    "experts-for-ranks": (
+        "The busiest expert in place of the busiest rank",
+        "A rank computes all its experts, and the layer waits for a rank.",
+    ),
+    "dropped-for-empty": (
+        "Dropped copies and empty slots mixed up",
+        "A full expert drops copies; another one's slots stay empty. Both happen at once.",
+    ),
+    "limit-is-free": (
+        "A capacity limit taken for free",
+        "Copies above it are dropped, and slots below it travel empty.",
+    ),
+    "tokens-cancel": (
+        "The number of tokens or copies taken to matter",
+        "Every copy is sent and computed: bytes and FLOP grow alike, and their ratio stays.",
+    ),
+    "gate-forgotten": (
+        "Two matrices in place of three",
+        "An expert with a gate has three matrices, 6·*h*·*f* FLOP for a copy.",
+    ),
+    "one-copy": ("One copy of each token", "A token goes to *k* experts, a copy to each."),
 }

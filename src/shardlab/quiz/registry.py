@@ -14,7 +14,7 @@ from shardlab.quiz.render import LANGUAGES, Catalogue
 
 
 def names() -> tuple[str, ...]:
-    """The quizzes there are, ``"q1"`` and so on: one per module in ``shardlab.quiz.banks``."""
+    """The quizzes there are, ``"c05"``, ``"q1"`` and so on: one per module in ``shardlab.quiz.banks``."""
     return tuple(sorted([module.name for module in pkgutil.iter_modules(banks.__path__)]))
 
 
