@@ -4,12 +4,13 @@
 //   node build.mjs --out /some/dir    for the test that compares with the committed files
 //
 // src/experiment/index.js -> experiment.js   \ each is a classic script that puts the module's exports in one
-// src/quiz/index.js       -> quiz.js         / global, so that pages opened from a disk (file://) work as well.
+// src/predict/index.js    -> predict.js       > global, so that pages opened from a disk (file://) work as well.
+// src/quiz/index.js       -> quiz.js         /
 // src/experiment/worker.js -> worker.js        the MicroPython engine, a classic worker
-// src/experiment/experiment.css, src/quiz/quiz.css -> experiment.css, quiz.css
+// src/experiment/experiment.css and the like -> experiment.css, predict.css, quiz.css
 //
 // In a notebook the same file serves as an ES module once its default export is named: Python appends
-// "export default shardlabExperiment.default;" (or shardlabQuiz.default) to the text for anywidget's `_esm`.
+// "export default shardlabExperiment.default;" (or the like) to the text for anywidget's `_esm`.
 
 import { build } from "esbuild";
 import { cp, mkdir, readFile, readdir, rm, writeFile } from "node:fs/promises";
@@ -25,9 +26,11 @@ const micropython = path.join(packages, "@micropython/micropython-webassembly-py
 
 const entries = [
   { from: "src/experiment/index.js", to: "experiment.js", global: "shardlabExperiment" },
+  { from: "src/predict/index.js", to: "predict.js", global: "shardlabPredict" },
   { from: "src/quiz/index.js", to: "quiz.js", global: "shardlabQuiz" },
   { from: "src/experiment/worker.js", to: "worker.js" },
   { from: "src/experiment/experiment.css", to: "experiment.css" },
+  { from: "src/predict/predict.css", to: "predict.css" },
   { from: "src/quiz/quiz.css", to: "quiz.css" },
 ].filter(({ from }) => existsSync(path.join(here, from)));
 

@@ -1,10 +1,10 @@
-"""Sphinx extension for the book: live experiments, quizzes and MathJax from the site's own files.
+"""Sphinx extension for the book: live experiments, predictions, quizzes and MathJax from the site's own files.
 
 Add ``shardlab.sphinx_ext`` to ``extensions``. It
 
 - writes ``_static/shardlab/`` into the built site: scripts, styles, the palette, the WebAssembly engine, and for
   each experiment its description and the Python files that it runs;
-- loads scripts only on pages that hold an experiment or a quiz;
+- loads scripts only on pages that hold an experiment, a prediction or a quiz;
 - points MathJax to the copy in the package, so that no page reaches for another host;
 - lets notebooks' live experiments appear as plain elements instead of widgets;
 - adds a directive for Markdown pages::
@@ -40,6 +40,8 @@ FOLDER = "shardlab"
 _COPIED = (
     "experiment.js",
     "experiment.css",
+    "predict.js",
+    "predict.css",
     "quiz.js",
     "quiz.css",
     "worker.js",
@@ -166,11 +168,10 @@ def _load_what_the_page_uses(
             if f'<live-experiment name="{name}"' in body:
                 app.add_js_file(f"{FOLDER}/experiments/{name}.js", loading_method="defer")
         app.add_js_file(f"{FOLDER}/experiment.js", loading_method="defer")
-    if "<book-quiz" in body:
-        if (WEB / "quiz.css").is_file():
-            app.add_css_file(f"{FOLDER}/quiz.css")
-        if (WEB / "quiz.js").is_file():
-            app.add_js_file(f"{FOLDER}/quiz.js", loading_method="defer")
+    for element in ("predict", "quiz"):
+        if f"<book-{element}" in body:
+            app.add_css_file(f"{FOLDER}/{element}.css")
+            app.add_js_file(f"{FOLDER}/{element}.js", loading_method="defer")
 
 
 def setup(app: Sphinx) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from shardlab.experiments import chart, engine, figure, plot, style
 from shardlab.experiments.bundle import experiment_names
 from shardlab.experiments.page import experiment_html
-from shardlab.experiments.static import panel_figure, panel_svg
+from shardlab.experiments.static import are_short, panel_figure, panel_svg
 from shardlab.palette import ROLES, color
 
 ONE_OF_EACH = [
@@ -111,12 +111,39 @@ def test_an_experiments_element_is_small_whole_and_stable(name: str) -> None:
         answer = engine.run(name, {"preset": preset.name})
         assert text == experiment_html(name, {"preset": preset.name})
         tables = len([panel for panel in answer["panels"] if panel["kind"] == "table"])
-        assert text.count("<svg") == len(answer["panels"]) - tables
+        kinds = [panel["kind"] for panel in answer["panels"]]
+        # A panel that has a row of its own comes a second time, as wide as a phone.
+        narrow = kinds.count("timeline") + (kinds == ["bars", "table"])
+        assert text.count('<div class="sl-narrow" hidden><svg') == narrow
+        assert text.count("<svg") == len(kinds) - tables + narrow
         assert text.count('<div class="sl-table"') == tables
         for sentence in answer["words"]:
             assert f"<p>{sentence}</p>".replace("'", "&#x27;") in text
         assert "date" not in text.lower().replace("update", "")
-    assert len(experiment_html(name, {})) < 40_000
+    assert len(experiment_html(name, {})) < 60_000  # a time line of eighty bars comes twice
+
+
+@pytest.mark.parametrize("name", experiment_names())
+def test_letters_of_a_still_can_be_read_on_a_phone(name: str) -> None:
+    width = 294  # of a panel on a screen of 360 pixels
+    answer = engine.run(name, {})
+    kinds = [panel["kind"] for panel in answer["panels"]]
+    for panel in answer["panels"]:
+        if panel["kind"] == "table":
+            continue
+        narrow = panel["kind"] == "timeline" or kinds == ["bars", "table"]
+        text = panel_svg(panel, short=are_short(kinds), narrow=narrow)
+        drawn = float(re.search(r'viewBox="0 0 ([\d.]+)', text)[1])  # type: ignore[index]
+        sizes = [float(size) for size in re.findall(r"font-size: ([\d.]+)px", text)]
+        assert min(sizes) * width / drawn >= 9, panel["title"]
+
+
+def test_a_value_between_two_stops_brings_its_own_text() -> None:
+    text = experiment_html("scaling-report", {"step_s": 0.0123})
+    assert 'texts="{&quot;step_s&quot;: &quot;12.3 ms&quot;}"' in text.replace("\xa0", " ").replace(
+        "\\u00a0", " "
+    )
+    assert "texts=" not in experiment_html("scaling-explorer", {})
 
 
 def test_plot_draws_every_panel() -> None:

@@ -21,6 +21,8 @@ PAGES = sorted(
     if path.exists()
 )
 
+CHAPTERS = [Path(page).stem for page in PAGES if page.startswith("notebooks/")]
+
 pytestmark = pytest.mark.browser
 
 
@@ -143,3 +145,37 @@ def test_the_page_source_is_the_notebook():
     sources = list((HTML / "_sources" / "notebooks").glob("03_data_parallel.ipynb*"))
     assert sources
     assert json.loads(sources[0].read_text())["nbformat"] == 4
+
+
+@pytest.mark.parametrize("chapter", CHAPTERS)
+def test_every_experiment_fits_a_laptop_screen_at_every_preset(site, open_page, chapter):
+    page = open_page(f"{site}/notebooks/{chapter}.html", width=1280, height=800)
+    drawn = """(element) => new Promise((done, failed) => {
+      setTimeout(() => failed(new Error("nothing was drawn")), 60000);
+      element.addEventListener("sl-drawn", () => requestAnimationFrame(done), { once: true });
+    })"""
+    for experiment in page.locator("live-experiment").all():
+        for button in experiment.locator(".sl-presets button").all():
+            handle = experiment.element_handle()
+            page.evaluate(f"(element) => {{ window.drawing = ({drawn})(element); }}", handle)
+            button.click()
+            page.evaluate("() => window.drawing.then(() => true)")
+            box = experiment.locator(".sl-experiment").bounding_box()
+            assert box["height"] <= 800, (experiment.get_attribute("name"), button.inner_text())
+            assert experiment.evaluate("(all) => all.scrollWidth <= all.clientWidth")
+
+
+@pytest.mark.parametrize("chapter", CHAPTERS)
+def test_a_phone_shows_no_letters_too_small_to_read(site, open_page, chapter):
+    page = open_page(f"{site}/notebooks/{chapter}.html", width=360, height=740)
+    small = page.evaluate(
+        """() => [...document.querySelectorAll(".bd-article svg[role=img] text")]
+          .filter((text) => text.getClientRects().length && text.textContent.trim())
+          .map((text) => {
+            const matrix = text.getScreenCTM();
+            const size = parseFloat(getComputedStyle(text).fontSize) * Math.hypot(matrix.a, matrix.b);
+            return [size, text.textContent, text.closest("svg").getAttribute("aria-label").slice(0, 60)];
+          })
+          .filter(([size]) => size < 8.9)"""
+    )
+    assert small == []

@@ -163,7 +163,7 @@ def assert_shows(page: Any, name: str, values: dict[str, Any], index: int = 0) -
     answer = engine.run(name, values)
     assert words(page, index) == answer["words"]
     assert readouts(page, index) == [readout["value"] for readout in answer["readouts"]]
-    labels = page.locator("live-experiment").nth(index).locator(".sl-panel svg[role=img]")
+    labels = page.locator("live-experiment").nth(index).locator(".sl-panel svg[role=img]:visible")
     expected = [panel["alt"] for panel in answer["panels"]]
     assert labels.evaluate_all("(all) => all.map((one) => one.getAttribute('aria-label'))") == expected
 
@@ -181,7 +181,7 @@ def test_a_picture_stands_before_the_touch_and_nothing_is_fetched(visit: Any, si
     page.on("request", lambda request: asked.append(request.url))
     page.wait_for_timeout(300)
     assert_shows(page, "scaling-explorer", {})
-    picture = page.locator("live-experiment .sl-panel svg[role=img]")
+    picture = page.locator("live-experiment .sl-panel svg[role=img]:visible")
     assert picture.count() == 3
     # The still picture is matplotlib's, coloured by the page.
     assert "var(--sl-compute, #14549c)" in picture.first.evaluate("(svg) => svg.outerHTML")

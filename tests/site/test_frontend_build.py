@@ -28,10 +28,9 @@ def test_committed_files_rebuild_byte_for_byte(tmp_path: Path) -> None:
         pytest.skip("node is missing: the browser files cannot be rebuilt here")
     copy = tmp_path / "frontend"
     shutil.copytree(FRONTEND, copy, ignore=shutil.ignore_patterns("node_modules"))
-    # The quiz's translations are part of the package.
-    texts = WEB.parent / "quiz" / "locale"
-    if texts.is_dir():
-        shutil.copytree(texts, tmp_path / "src" / "shardlab" / "quiz" / "locale")
+    # The translations of the controls are part of the package.
+    for name in ("predictions", "quiz"):
+        shutil.copytree(WEB.parent / name / "locale", tmp_path / "src" / "shardlab" / name / "locale")
     install = [npm, "ci", "--omit=dev", "--prefer-offline", "--no-audit", "--no-fund"]
     done = subprocess.run(install, cwd=copy, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr[-2000:]

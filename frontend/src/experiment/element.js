@@ -27,8 +27,19 @@ function setAddress(address) {
   }
 }
 
+// Tables of the labs may be wider than the text column, and wander into the margin as well; so does the ledger.
+function widenTables(margin) {
+  for (const table of document.querySelectorAll(".shardlab-table, .sl-ledger")) {
+    if (table.scrollWidth <= table.clientWidth && !table.matches(".sl-ledger")) continue;
+    table.classList.add("sl-wider");
+    margin.observe(table);
+  }
+}
+
 export function defineElement(base) {
   const margin = marginKeeper();
+  if (document.readyState === "loading") addEventListener("DOMContentLoaded", () => widenTables(margin));
+  else widenTables(margin);
 
   class LiveExperiment extends HTMLElement {
     connectedCallback() {
@@ -43,6 +54,7 @@ export function defineElement(base) {
       let touched = false;
       this.view = renderExperiment(this, spec, pageEngine(base, name, this), { ...home, ...fromAddress }, {
         home,
+        texts: JSON.parse(this.getAttribute("texts") || "{}"),
         picture: [...(this.querySelector(".sl-picture")?.childNodes ?? [])],
         linkTo: (values) => addressWith(id, values),
         onChange: (values) => touched && remember(values),

@@ -5,7 +5,7 @@
 import { announcer, copyText, debounced, html, morphChildren, uniqueId } from "../common/dom.js";
 import { makeControl, nearestStop } from "./controls.js";
 import { numberTables } from "./numbers.js";
-import { drawPanel } from "./panels/index.js";
+import { areShort, drawPanel } from "./panels/index.js";
 import { makePlayer } from "./player.js";
 import { texts } from "./texts.js";
 
@@ -26,7 +26,7 @@ export function startingValues(spec, state) {
  * @param spec     the experiment's description, from Python.
  * @param engine   {compute(values), onAnswer?(listener)}
  * @param state    control values to start with, or {preset}.
- * @param options  {picture, home: state to reset to, linkTo(values), onChange(values), onReset()}
+ * @param options  {picture, home: state to reset to, texts: of home's values between stops, linkTo(values), onChange(values), onReset()}
  */
 export function renderExperiment(root, spec, engine, state = {}, options = {}) {
   let values = startingValues(spec, state);
@@ -163,11 +163,12 @@ export function renderExperiment(root, spec, engine, state = {}, options = {}) {
     });
     while (panels.children.length > boxes.length) panels.lastChild.remove();
     if (widths.length !== boxes.length) widths = boxes.map((box) => box.clientWidth);
+    const short = areShort(chart.panels.map(({ kind }) => kind));
     chart.panels.forEach((panel, index) => {
       const wanted = `${widths[index]} ${JSON.stringify(panel)}`;
       if (drawn[index] === wanted) return;
       drawn[index] = wanted;
-      const drawing = drawPanel(panel, widths[index] || 320, { pick, moving: motion });
+      const drawing = drawPanel(panel, widths[index] || 320, { pick, moving: motion, short });
       // What may move is drawn anew: an animation starts, and ends, with its node.
       if (panel.kind === "graph") boxes[index].replaceChildren(...drawing);
       else morphChildren(boxes[index], drawing);
@@ -234,13 +235,13 @@ export function renderExperiment(root, spec, engine, state = {}, options = {}) {
       { class: others.length <= FEW_CONTROLS ? "sl-body sl-few" : "sl-body" },
       html("div", { class: "sl-controls" }, ...others.map(({ name }) => controls.get(name).element)),
       picture,
+      foot,
     ),
     problem,
-    foot,
     region,
   );
   root.replaceChildren(section);
-  showValues();
+  showValues(same(home, values) ? options.texts : {});
   engine.onAnswer?.(answer);
 
   return {

@@ -8,7 +8,7 @@ from typing import Any
 
 from shardlab.experiments.controls import Experiment
 from shardlab.experiments.engine import load, run
-from shardlab.experiments.static import panel_svg
+from shardlab.experiments.static import are_short, panel_svg
 
 
 def _key(panel: dict[str, Any]) -> str:
@@ -42,9 +42,13 @@ def _table(panel: dict[str, Any]) -> str:
     )
 
 
-def _panel(panel: dict[str, Any], salt: str) -> str:
+def _panel(panel: dict[str, Any], salt: str, short: bool, alone: bool) -> str:
     title = f'<div class="sl-panel-title">{escape(panel["title"])}{_key(panel)}</div>'
-    picture = _table(panel) if panel["kind"] == "table" else panel_svg(panel, salt)
+    picture = _table(panel) if panel["kind"] == "table" else panel_svg(panel, salt, short, alone)
+    if panel["kind"] == "timeline" or alone:
+        # At a phone's width the wide one's letters would be half as high; the style sheet shows one of the two.
+        narrow = panel_svg(panel, f"{salt}narrow", short, narrow=True)
+        picture = f'<div class="sl-narrow" hidden>{narrow}</div>{picture}'
     return f'<div class="sl-panel" data-kind="{panel["kind"]}">{title}{picture}</div>'
 
 
@@ -58,7 +62,11 @@ def _readout(readout: dict[str, Any]) -> str:
 
 def still_html(experiment: Experiment, answer: dict[str, Any], salt: str = "") -> str:
     """The still picture of an experiment at the values of ``answer``."""
-    panels = "".join([_panel(panel, f"{salt}{index}") for index, panel in enumerate(answer["panels"])])
+    kinds = [panel["kind"] for panel in answer["panels"]]
+    panels = ""
+    for index, panel in enumerate(answer["panels"]):
+        alone = kinds[index : index + 2] == ["bars", "table"]
+        panels += _panel(panel, f"{salt}{index}", short=are_short(kinds), alone=alone)
     readouts = "".join([_readout(readout) for readout in answer["readouts"]])
     words = "".join([f"<p>{escape(sentence)}</p>" for sentence in answer["words"]])
     return (
@@ -84,5 +92,9 @@ def experiment_html(name: str, given: dict[str, Any], salt: str = "") -> str:
     experiment = load(name)
     answer = run(name, given)
     state = escape(json.dumps(answer["values"], sort_keys=True))
+    # Sliders know the texts of their stops; a value between two stops brings its own.
+    labels = {control.name: control.labels for control in experiment.controls}
+    between = {key: text for key, text in answer["texts"].items() if text not in labels[key]}
+    texts = f' texts="{escape(json.dumps(between, sort_keys=True))}"' if between else ""
     still = still_html(experiment, answer, salt)
-    return f'<live-experiment name="{name}" state="{state}">{still}</live-experiment>'
+    return f'<live-experiment name="{name}" state="{state}"{texts}>{still}</live-experiment>'

@@ -16,15 +16,40 @@ PIXELS_PER_INCH = 72
 INK = "#1b1e22"  # on a filled colour, in light and dark alike
 _MOST_FILL = 0.5
 _WIDTHS = {"strong": 2.6, "normal": 1.4, "thin": 1.0}
-# width, height, and margins (left, right, top, bottom) in pixels of a panel
-_SIZES = {
-    "lines": (310, 188),
-    "bars": (250, 250),
-    "timeline": (540, 128),
-    "graph": (250, 250),
-    "matrix": (250, 250),
-    "table": (340, 100),
-}
+# About the width of one letter of a label, in pixels
+_LETTER = 6.9
+_MOST_GROWTH = (1.2, 1.5)  # of a still picture; of a time line, which has a row of its own
+_WIDE = 620  # of a panel that has a row of its own
+_NARROW = 300  # of such a panel on a phone
+
+
+def are_short(kinds: list[str]) -> bool:
+    """Whether a chart's panels are drawn less high: they stand in more than one row, and should fit a screen."""
+    wide = [kind for kind in kinds if kind in ("timeline", "table")]
+    return (len(wide) > 0 and len(kinds) > 1) or kinds.count("lines") > 2
+
+
+def _cell(panel: dict[str, Any], short: bool = False) -> float:
+    """Side of a matrix's cells in pixels."""
+    return min(46.0, 170 / len(panel["columns"]), (152 if short else 240) / len(panel["rows"]))
+
+
+def _size(panel: dict[str, Any], short: bool = False) -> tuple[float, float]:
+    """Width and height of a panel in pixels, about those that the page's script gives it."""
+    kind = panel["kind"]
+    if kind == "lines":
+        return 310, 165 if short else 188
+    if kind == "bars":
+        most, every = (24, 108) if short else (40, 184)
+        rows = len(panel["categories"])
+        return 220, 62 + rows * max(11.5, min(most, every / rows))
+    if kind == "timeline":
+        return _WIDE, 58 + (22 if short else 26) * len(panel["lanes"])
+    if kind == "table":
+        return 340, 22 * (len(panel["rows"]) + 1)
+    if kind == "matrix":
+        return 210, 38 + _cell(panel, short) * len(panel["rows"])
+    return 210, 210
 
 
 def _text_role(role: str) -> str:
@@ -78,7 +103,7 @@ def draw_lines(axes: Axes, panel: dict[str, Any]) -> None:
             (x["domain"][1 if end else 0], limit["value"]),
             shift,
             ha="right" if end else "left",
-            fontsize=9,
+            fontsize=10,
         )
     for curve in panel["series"]:
         at, values = zip(*curve["points"], strict=True)
@@ -163,8 +188,23 @@ def _top_limits(axes: Axes, limits: list[dict[str, Any]]) -> None:
             xycoords=("data", "axes fraction"),
             textcoords="offset points",
             ha="right" if end else "left",
-            fontsize=9,
+            fontsize=10,
         )
+
+
+def _width_px(axes: Axes) -> float:
+    return float(axes.figure.bbox.width) * PIXELS_PER_INCH / axes.figure.dpi
+
+
+def _place_px(axes: Axes, value: float) -> float:
+    """Where ``value`` of the x axis lies, in pixels from the figure's left."""
+    box, (low, high) = axes.get_position(), axes.get_xlim()
+    return float(_width_px(axes) * (box.x0 + box.width * (value - low) / (high - low)))
+
+
+def _beside(axes: Axes, value: float, gap: float, length: float) -> float:
+    """How far right of ``value`` a label may start, in pixels: less than ``gap`` where it would leave the picture."""
+    return min(gap, _width_px(axes) - length - _place_px(axes, value))
 
 
 def draw_bars(axes: Axes, panel: dict[str, Any]) -> None:
@@ -183,7 +223,7 @@ def draw_bars(axes: Axes, panel: dict[str, Any]) -> None:
     _top_limits(axes, panel["limits"])
     if rows <= 8:
         for row, (end, text) in enumerate(zip(ends, panel["texts"], strict=True)):
-            _note(axes, text, (end, row), (5, 0), fontsize=9)
+            _note(axes, text, (end, row), (_beside(axes, end, 5, 6.2 * len(text)), 0), fontsize=10)
 
 
 def draw_timeline(axes: Axes, panel: dict[str, Any]) -> None:
@@ -193,7 +233,11 @@ def draw_timeline(axes: Axes, panel: dict[str, Any]) -> None:
     for item in panel["spans"]:
         _draw_bar(axes, item, item["lane"], item["start"], item["end"], 0.72)
         role = item["text_role"] or _text_role(item["role"])
-        _note(axes, item["label"], (item["end"], item["lane"]), (5, 0), color=color(role))
+        label = item["label"]
+        shift = _beside(axes, item["end"], 5, _LETTER * len(label))
+        # On a bar of its own colour a label could not be read.
+        role = "text" if shift < 0 else role
+        _note(axes, label, (item["end"], item["lane"]), (shift, 0), color=color(role))
     for item in panel["brackets"]:
         lane = item["lane"]
         axes.plot(
@@ -205,7 +249,12 @@ def draw_timeline(axes: Axes, panel: dict[str, Any]) -> None:
             markersize=12,
         )
         axes.plot([item["at"]], [lane], "o", color=color("text"), markersize=8)
-        _note(axes, item["label"], (item["high"], lane), (9, 0), fontweight="bold")
+        length = 1.1 * _LETTER * len(item["label"])
+        shift = _beside(axes, item["high"], 9, length)
+        if shift < 9 and _place_px(axes, item["low"]) - _place_px(axes, axes.get_xlim()[0]) > length + 9:
+            _note(axes, item["label"], (item["low"], lane), (-9, 0), fontweight="bold", ha="right")
+        else:
+            _note(axes, item["label"], (item["high"], lane), (shift, 0), fontweight="bold")
     axes.set_yticks(range(lanes), panel["lanes"], color=color("text"))
     axes.set_ylim(lanes - 0.5, -0.5)
     axes.grid(visible=False, axis="y")
@@ -316,7 +365,7 @@ def draw_matrix(axes: Axes, panel: dict[str, Any]) -> None:
         spine.set_visible(False)
     axes.set_xticks([column + 0.5 for column in range(columns)], panel["columns"])
     axes.set_yticks([row + 0.5 for row in range(rows)], panel["rows"])
-    axes.tick_params(labelsize=min(10, 120 / max(rows, columns)))
+    axes.tick_params(labelsize=min(10, _cell(panel) / 2))
     for row in range(rows):
         for column in range(columns):
             level = panel["levels"][row][column]
@@ -337,7 +386,7 @@ def draw_matrix(axes: Axes, panel: dict[str, Any]) -> None:
                 panel["texts"][row][column],
                 ha="center",
                 va="center",
-                fontsize=min(12, 120 / max(rows, columns)),
+                fontsize=min(12, _cell(panel) / 2),
                 fontweight="bold" if full else "normal",
             )
     for row, column, kind in panel["marks"]:
@@ -403,11 +452,19 @@ def _margins(panel: dict[str, Any]) -> tuple[float, float, float, float]:
     return 2, 2, 2, 2
 
 
-def panel_figure(panel: dict[str, Any]) -> Figure:
-    """One panel as a figure of its own, without its title."""
-    width, height = _SIZES[panel["kind"]]
-    if panel["kind"] == "table":
-        height = 22 * (len(panel["rows"]) + 1)
+def panel_figure(
+    panel: dict[str, Any], short: bool = False, alone: bool = False, narrow: bool = False
+) -> Figure:
+    """One panel as a figure of its own, without its title.
+
+    Args:
+        panel: a panel of an experiment's answer.
+        short: draw it less high, as one of a chart in several rows.
+        alone: draw bars as wide as a row.
+        narrow: draw it as wide as a phone.
+    """
+    width, height = _size(panel, short)
+    width = _NARROW if narrow else _WIDE if alone else width
     left, right, top, bottom = _margins(panel)
     with style():
         figure = Figure(figsize=(width / PIXELS_PER_INCH, height / PIXELS_PER_INCH), dpi=PIXELS_PER_INCH)
@@ -418,15 +475,21 @@ def panel_figure(panel: dict[str, Any]) -> Figure:
     return figure
 
 
-def panel_svg(panel: dict[str, Any], salt: str = "") -> str:
-    """One panel as accessible inline SVG."""
-    return svg_of(panel_figure(panel), panel["alt"] or panel["title"], salt)
+def panel_svg(
+    panel: dict[str, Any], salt: str = "", short: bool = False, alone: bool = False, narrow: bool = False
+) -> str:
+    """One panel as accessible inline SVG, see :func:`panel_figure`."""
+    figure = panel_figure(panel, short, alone, narrow)
+    text = svg_of(figure, panel["alt"] or panel["title"], salt)
+    # A wide place does not blow letters up.
+    most = _MOST_GROWTH[panel["kind"] == "timeline"] * PIXELS_PER_INCH * figure.get_figheight()
+    return text.replace("<svg ", f'<svg style="max-height: {most:.0f}px" ', 1)
 
 
 def chart_figure(answer: dict[str, Any]) -> Figure:
     """All panels of a chart in one figure, two beside each other, for a notebook or a paper."""
     rows = _rows_of([panel["kind"] for panel in answer["panels"]])
-    heights = [max([_SIZES[answer["panels"][index]["kind"]][1] for index in row]) + 36 for row in rows]
+    heights = [max([_size(answer["panels"][index])[1] for index in row]) + 36 for row in rows]
     width, height = 720.0, float(sum(heights))
     with style():
         figure = Figure(figsize=(width / PIXELS_PER_INCH, height / PIXELS_PER_INCH), dpi=100)

@@ -126,5 +126,5 @@ def _tokens(axes: Any, left: float, row: int, tokens: list[tuple[int, int]]) -> 
         x = left + 0.63 * index
         axes.add_patch(Rectangle((x, row - 0.24), 0.55, 0.48, facecolor=color("idle"), linewidth=0))
         axes.text(
-            x + 0.275, row, f"{source}→{expert}", ha="center", va="center", fontsize=7.5, color=color("text")
+            x + 0.275, row, f"{source}→{expert}", ha="center", va="center", fontsize=8, color=color("text")
         )

@@ -84,7 +84,7 @@ def _draw_bar(axes: Any, rank: int, start: float, end: float, entry: Any, chunks
     axes.barh(**place, color=color("surface"), linewidth=0)
     axes.barh(**place, color=color("compute"), alpha=_SHADES[kind], edgecolor=color("surface"), linewidth=0.8)
     # A rank's second chunk is set in italics.
-    look = {"fontsize": 7, "style": "italic" if slot % chunks else "normal"}
+    look = {"fontsize": 8, "style": "italic" if slot % chunks else "normal"}
     ink = color("surface") if kind == F else color("text")
     if end - start >= 0.45:
         axes.text((start + end) / 2, rank, str(batch), ha="center", va="center", color=ink, **look)

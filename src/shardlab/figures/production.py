@@ -23,8 +23,8 @@ _RUNGS = (
 def release_ladder() -> Any:
     """From one rank to all nodes, with the check of each rung and the way back."""
     with style():
-        canvas = Canvas(figsize=(7.2, 2.5))
-        axes = canvas.subplots()
+        canvas = Canvas(figsize=(7.2, 2.0))
+        axes = canvas.add_axes((0.09, 0.0, 0.9, 1.0))
         for index, (name, check) in enumerate(_RUNGS):
             labelled_bar(axes, 0, index, index + 0.8, "compute", name, height=0.8)
             axes.text(index + 0.4, 0.95, check, ha="center", va="center", fontsize=8, color=color("text"))
@@ -45,6 +45,7 @@ def release_ladder() -> Any:
         axes.set_yticks([0, 0.95], ["run", "check"])
         axes.set_xticks([])
         axes.grid(visible=False)
+        axes.spines["bottom"].set_visible(False)
     return figure(
         canvas,
         alt="Five rungs from left to right, with arrows both ways between neighbours. "

@@ -7,10 +7,11 @@ import { textured } from "./texture.js";
 const MOST_TEXTS = 8; // more bars are too thin for a text each
 const LETTER = 6.6; // about the width of one letter of such a text
 
-export function drawBars(panel, width) {
+export function drawBars(panel, width, { short }) {
   const { categories, value, stacks, limits, texts } = panel;
   const longest = Math.max(...categories.map((name) => name.length));
-  const step = Math.max(11.5, Math.min(40, 184 / categories.length));
+  const [most, all] = short ? [24, 108] : [40, 184];
+  const step = Math.max(11.5, Math.min(most, all / categories.length));
   const height = 62 + step * categories.length;
   const plane = makePlane(width, height, { left: 14 + 7 * longest, right: 12, top: 22, bottom: 38 });
   const at = scaleOf(value, plane.left, plane.right);

@@ -37,6 +37,13 @@ function key(panel) {
   );
 }
 
+// Panels in more than one row are drawn less high: the whole experiment still fits a laptop's screen.
+// Timelines and tables have a row of their own; of curves two share one. The still picture goes by the same rule.
+export function areShort(kinds) {
+  const wide = kinds.filter((kind) => kind === "timeline" || kind === "table").length;
+  return (wide > 0 && kinds.length > 1) || kinds.filter((kind) => kind === "lines").length > 2;
+}
+
 export function drawPanel(panel, width, options) {
   const drawing = KINDS[panel.kind](panel, width, options);
   if (drawing instanceof SVGElement) {

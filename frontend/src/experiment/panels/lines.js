@@ -9,11 +9,11 @@ const HALF_LABEL = 8; // a mark's label at the top stays in the picture
 
 const pathOf = (points) => "M" + points.map(([x, y]) => `${x.toFixed(1)},${y.toFixed(1)}`).join("L");
 
-export function drawLines(panel, width, { pick }) {
+export function drawLines(panel, width, { pick, short }) {
   const { x, y, series, bands, limits, marks } = panel;
   const longest = Math.max(...series.map(({ label }) => label.length));
   const longestTick = Math.max(...y.ticks.map(([, text]) => text.length));
-  const height = Math.max(184, Math.min(250, width * 0.6));
+  const height = short ? 165 : Math.max(184, Math.min(250, width * 0.6));
   const axisWidth = Math.max(44, 10 + 7.5 * longestTick);
   const plane = makePlane(width, height, { left: axisWidth, right: 12 + 6.8 * longest, top: y.label ? 24 : 12, bottom: 38 });
   const atX = scaleOf(x, plane.left, plane.right);

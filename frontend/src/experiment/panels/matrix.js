@@ -5,11 +5,11 @@ import { color, svg } from "../../common/dom.js";
 const MARGIN = { left: 40, top: 34, right: 4, bottom: 4 };
 const MOST_FILL = 0.5; // so that text keeps its contrast on every level
 
-export function drawMatrix(panel, width) {
+export function drawMatrix(panel, width, { short }) {
   const { columns, rows, texts, levels, role, marks } = panel;
   const cell = Math.max(
     10,
-    Math.min(46, (Math.min(width, 330) - MARGIN.left - MARGIN.right) / columns.length, 240 / rows.length),
+    Math.min(46, (Math.min(width, 330) - MARGIN.left - MARGIN.right) / columns.length, (short ? 152 : 240) / rows.length),
   );
   const left = MARGIN.left + Math.max(0, (width - MARGIN.left - MARGIN.right - cell * columns.length) / 2);
   const height = MARGIN.top + cell * rows.length + MARGIN.bottom;

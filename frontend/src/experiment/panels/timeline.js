@@ -8,10 +8,10 @@ import { textured } from "./texture.js";
 const LETTER = 6.9;
 const BOLD_LETTER = 7.6;
 
-export function drawTimeline(panel, width) {
+export function drawTimeline(panel, width, { short }) {
   const { lanes, time, spans, limits, brackets } = panel;
   const longest = Math.max(...lanes.map((name) => name.length));
-  const height = 58 + 26 * lanes.length;
+  const height = 58 + (short ? 22 : 26) * lanes.length;
   const plane = makePlane(width, height, { left: 12 + 6.6 * longest, right: 12, top: 20, bottom: 38 });
   const at = scaleOf(time, plane.left, plane.right);
   const lane = bandsOf(lanes.length, plane.top, plane.bottom, 0.28);
@@ -25,19 +25,26 @@ export function drawTimeline(panel, width) {
     const { top, height: thick, middle } = lane(item.lane);
     const x = at(item.start);
     const fill = texture.fill(item);
+    const label = beside(at(item.end) + 5, LETTER, item.label);
+    // On a bar of its own colour a label could not be read.
+    const role = label < at(item.end) ? "text" : item.text_role || textRole(item.role);
     plane.add(
       svg("rect", { x, y: top, width: Math.max(0.5, at(item.end) - x), height: thick, rx: 2, fill }),
-      write(item.label, beside(at(item.end) + 5, LETTER, item.label), middle, item.text_role || textRole(item.role), { halo: true }),
+      write(item.label, label, middle, role, { halo: true }),
     );
   }
   for (const { lane: index, low, high, at: here, label } of brackets) {
     const { top, height: thick, middle } = lane(index);
     const look = { "stroke-width": 1.5 };
+    const length = BOLD_LETTER * label.length;
+    const before = at(high) + 9 + length > width && at(low) - 9 - length > plane.left;
     plane.add(
       line(at(low), middle, at(high), middle, "muted", look),
       ...[low, high].map((end) => line(at(end), top + 3, at(end), top + thick - 3, "muted", look)),
       svg("circle", { cx: at(here), cy: middle, r: 5, fill: color("text") }),
-      write(label, beside(at(high) + 9, BOLD_LETTER, label), middle, "text", { halo: true, bold: true }),
+      before
+        ? write(label, at(low) - 9, middle, "text", { halo: true, bold: true, anchor: "end" })
+        : write(label, beside(at(high) + 9, BOLD_LETTER, label), middle, "text", { halo: true, bold: true }),
     );
   }
   texture.addTo(plane.root);
