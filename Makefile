@@ -5,8 +5,14 @@ PY := $(VENV)/bin/python
 GRADE_PY := .venv-grade/bin/python
 EXTRAS_PY := .venv-extras/bin/python
 SETUP := $(PYTHON) tools/setup_venv.py
+# Options of your own for lab, grade and feedback: make lab ARGS="--no-browser --port=8888".
+ARGS ?=
 # One thread a process: BLAS pools fight over two cores.
 export OMP_NUM_THREADS ?= 1
+# Programs of a virtual environment name its folder: where that was moved or copied, all stamps go, and it is made anew.
+MOVED := $(shell for venv in .venv .venv-grade .venv-extras; do if [ -e $$venv/.place ] && \
+	  ! { [ -x $$venv/bin/python ] && [ "$$(cat $$venv/.place)" = "$$(pwd -P)" ]; }; then \
+	  rm -f $$venv/.book $$venv/.lab $$venv/.dev $$venv/.torch $$venv/.grade $$venv/.extras; fi; done)
 
 .DEFAULT_GOAL := help
 .PHONY: help book html execute lab torch extras test lint test-models test-labs test-launch test-extras test-weekly test-submissions test-notebooks \
@@ -25,14 +31,16 @@ html: $(VENV)/.book  ## build the book into _build/html
 execute: $(VENV)/.torch $(VENV)/.dev  ## run every notebook anew and write its outputs
 	@$(PY) tools/execute.py
 
-lab: $(VENV)/.lab  ## open JupyterLab on the chapters
-	@$(PY) -m jupyter lab --ServerApp.root_dir=$(CURDIR) --LabApp.default_url=/lab/tree/notebooks
+# The settings keep JupyterLab from asking the network for news and updates, and the reader whether it may.
+lab: $(VENV)/.lab  ## open JupyterLab on the chapters (as root: ARGS=--allow-root)
+	@$(PY) -m jupyter lab --ServerApp.root_dir="$(CURDIR)" --LabApp.default_url=/lab/tree/notebooks \
+	  --LabApp.app_settings_dir="$(CURDIR)/tools/jupyterlab" $(ARGS)
 
 torch: $(VENV)/.torch  ## add PyTorch, for the labs on real processes
 
 extras: .venv-extras/.extras  ## add DeepSpeed, Megatron-core and Ray, in a venv of their own
 
-test: lint test-models test-labs test-launch test-notebooks test-exercises test-site  ## pass every test of a submission
+test: lint test-models test-labs test-launch test-notebooks test-exercises test-site  ## pass every test that a change must pass
 
 lint: $(VENV)/.dev  ## ruff (notebooks too), mypy, locks in step
 	$(PY) -m ruff check .
@@ -46,9 +54,9 @@ test-labs: $(VENV)/.dev $(VENV)/.torch  ## real processes
 	$(PY) -m pytest -q -n 2 --dist loadfile tests/labs
 
 test-launch: $(VENV)/.dev $(VENV)/.torch  ## the launch files: torchrun, a Slurm of two nodes, Kubernetes' schemas
-	$(PY) -m pytest -q tests/launch
+	$(PY) -m pytest -q -rs tests/launch
 
-test-weekly: test-extras test-submissions  ## what would take the tests of a submission over 40 minutes
+test-weekly: test-extras test-submissions  ## what would take the tests of a change over 40 minutes
 
 test-extras: .venv-extras/.extras  ## weekly: labs on whole systems, DeepSpeed, Megatron-core, Ray
 	$(EXTRAS_PY) -m pytest -q tests/extras
@@ -72,11 +80,11 @@ release: .venv-grade/.grade  ## write the student release of every assignment
 start: .venv-grade/.grade  ## copy the assignments to exercises/work, to do them yourself
 	$(GRADE_PY) tools/exercises.py start
 
-grade: .venv-grade/.grade  ## grade exercises/submitted and write exercises/grades.csv
-	$(GRADE_PY) tools/exercises.py grade
+grade: .venv-grade/.grade  ## grade exercises/submitted and write exercises/grades.csv (ARGS: see its --help)
+	$(GRADE_PY) tools/exercises.py grade $(ARGS)
 
 feedback: .venv-grade/.grade  ## write a feedback page for every graded submission
-	$(GRADE_PY) tools/exercises.py feedback
+	$(GRADE_PY) tools/exercises.py feedback $(ARGS)
 
 teacher: html $(VENV)/.dev  ## build the teacher's edition, with all answers, into _build/teacher
 	@$(PY) tools/teacher_edition.py
@@ -110,5 +118,6 @@ $(VENV)/.torch: $(VENV)/.book requirements/torch.txt
 	@$(SETUP) .venv-grade grade requirements/grade.txt
 
 frontend/node_modules/.ready: frontend/package-lock.json
+	@command -v npm >/dev/null || { echo "Node.js with npm is needed here (Debian: apt install nodejs npm)" >&2; exit 1; }
 	cd frontend && npm ci --no-audit --no-fund --ignore-scripts
 	@touch $@

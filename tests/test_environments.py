@@ -6,9 +6,12 @@ import json
 import os
 import re
 import shlex
+import socket
 import subprocess
 import sys
+import time
 import tomllib
+import urllib.request
 import zipfile
 from pathlib import Path
 
@@ -239,3 +242,201 @@ def test_a_stick_needs_the_site_and_the_release(tmp_path, monkeypatch):
     monkeypatch.setattr(usb_stick, "ROOT", tmp_path)
     with pytest.raises(SystemExit, match="is missing: make usb builds it first"):
         usb_stick.copy_book(tmp_path / "stick")
+
+
+# ---- a contributor's machine ----
+
+
+def test_the_packages_that_ci_installs_are_those_that_contributing_names():
+    installed = set(
+        " ".join(re.findall(r"packages\+=\(([^)]*)\)", (ROOT / ".ci" / "run").read_text())).split()
+    )
+    contributing = (ROOT / "CONTRIBUTING.md").read_text()
+    table = re.findall(r"^\| [^|]+ \| ([^|]+) \| [^|]+ \|$", contributing, re.MULTILINE)
+    assert installed == {name for cell in table[1:] for name in cell.split(", ") if set(name) - {"-"}}
+    for name in ("Node.js", "Chromium", "iproute2", "bubblewrap", "Slurm", "shellcheck"):
+        assert name in (ROOT / "README.md").read_text(), name
+
+
+@pytest.fixture
+def tools(monkeypatch):
+    """Lets a test import from the folder with tools."""
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+
+
+def test_an_environment_that_was_interrupted_is_finished_and_one_that_was_moved_is_made_anew(
+    tools, tmp_path, monkeypatch, capsys
+):
+    import setup_venv
+
+    made = []
+
+    def create(words, command, log):
+        venv = Path(command[-1])
+        made.append(venv.exists() and sorted(path.name for path in venv.iterdir()))
+        (venv / "bin").mkdir(exist_ok=True)
+        (venv / "bin" / "python").unlink(missing_ok=True)
+        # Runs `-c "import pip"` of a whole environment.
+        (venv / "bin" / "python").symlink_to(sys.executable)
+
+    monkeypatch.setattr(setup_venv, "run", create)
+    venv = tmp_path / "book" / ".venv"
+    # Interrupted: there is a Python in it, and no pip.
+    (venv / "bin").mkdir(parents=True)
+    (venv / "bin" / "python").write_text("#!/bin/sh\nexit 1\n")
+    (venv / "bin" / "python").chmod(0o755)
+    setup_venv.make_venv(venv, tmp_path / "log")
+    assert made == [["bin"]]
+    setup_venv.make_venv(venv, tmp_path / "log")
+    assert len(made) == 1, "a whole one stays as it is"
+    (venv / "mine").touch()
+    (tmp_path / "book").rename(tmp_path / "my book")
+    venv = tmp_path / "my book" / ".venv"
+    setup_venv.make_venv(venv, tmp_path / "log")
+    assert made[1:] == [[]], "nothing of the old one stays"
+    assert "made in another folder" in capsys.readouterr().err
+
+
+def test_make_sets_up_anew_what_was_moved(tmp_path):
+    (tmp_path / "Makefile").write_text(MAKEFILE)
+    for name in ("requirements/book.txt", "pyproject.toml", ".venv/bin/python"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("")
+    (tmp_path / ".venv" / "bin" / "python").chmod(0o755)
+    (tmp_path / ".venv" / ".book").touch()
+
+    def asked() -> str:
+        command = ["make", "--dry-run", "html"]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60).stdout
+
+    for here, anew in ((tmp_path.resolve(), False), (tmp_path / "elsewhere", True)):
+        (tmp_path / ".venv" / ".place").write_text(f"{here}\n")
+        assert ("setup_venv.py" in asked()) == anew
+        assert (tmp_path / ".venv" / ".book").exists() != anew
+
+
+def test_ctrl_c_in_an_installation_is_told_in_one_line(tools, tmp_path, monkeypatch, capsys):
+    import setup_venv
+
+    def interrupted(*arguments, **settings):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(setup_venv.subprocess, "run", interrupted)
+    with pytest.raises(SystemExit) as stopped:
+        setup_venv.run("install x", ["pip"], tmp_path / "log")
+    assert stopped.value.code == 130
+    assert "install x: stopped. Run it again to go on." in capsys.readouterr().err
+
+
+def test_an_installation_without_a_network_says_what_to_do(tools, tmp_path):
+    import setup_venv
+
+    pip = "echo 'WARNING: Retrying ... Failed to establish a new connection'; echo 'ERROR: none'; exit 1"
+    with pytest.raises(SystemExit) as stopped:
+        setup_venv.run("install x", ["sh", "-c", pip], tmp_path / "log")
+    said = str(stopped.value)
+    assert said.startswith(
+        f"ERROR: none\n\ninstall x failed (the whole log: {tmp_path / 'log'}).\nThe package index"
+    )
+    assert "Is there a network" in said
+    with pytest.raises(SystemExit) as stopped:
+        setup_venv.run("install x", ["sh", "-c", "echo 'ERROR: none'; exit 1"], tmp_path / "log")
+    assert str(stopped.value).endswith("log).")
+
+
+@pytest.fixture
+def fake_book(tools, tmp_path, monkeypatch):
+    """Gives a function that builds a book with a jupyter-book of one's own."""
+    import build_book
+
+    def build(program: str, limit_s: float = 60) -> None:
+        (tmp_path / "bin").mkdir(exist_ok=True)
+        path = tmp_path / "bin" / "jupyter-book"
+        path.write_text(program)
+        path.chmod(0o755)
+        monkeypatch.setattr(build_book.sys, "executable", str(tmp_path / "bin" / "python"))
+        build_book.build_pages(tmp_path, "build it", tmp_path / "log", True, limit_s)
+
+    return build
+
+
+def test_a_build_that_fails_says_what_stopped_it(fake_book, tmp_path):
+    (tmp_path / "_build" / "html").mkdir(parents=True)
+    (tmp_path / "_build" / "html" / "index.html").touch()
+    fake_book("#!/bin/sh\necho reading sources\n")
+    with pytest.raises(SystemExit, match=r"^a.md:1: WARNING: no such label\n\nIt was not built cleanly"):
+        fake_book(
+            "#!/bin/sh\necho fine\nprintf 'a.md:1: \\033[31mWARNING: no such label\\033[0m\\n'\nexit 1\n"
+        )
+    with pytest.raises(SystemExit) as stopped:
+        fake_book(
+            "#!/bin/sh\nprintf '\\033[91mException occurred:\\033[0m\\n  File \"x.py\", line 3\\nNameError: x\\n'\n"
+            "echo The full traceback has been saved; seq 50; exit 1\n"
+        )
+    assert str(stopped.value).startswith('  File "x.py", line 3\nNameError: x\n\nIt was not built cleanly')
+
+
+def test_a_build_that_hangs_is_ended(fake_book):
+    with pytest.raises(SystemExit, match="took more than 1 s and was ended"):
+        fake_book("#!/bin/sh\nexec sleep 60\n", limit_s=1)
+
+
+def test_a_build_in_a_folder_that_was_moved_says_so(fake_book):
+    with pytest.raises(SystemExit, match="Was the folder moved since it was installed"):
+        fake_book("#!/nowhere/.venv/bin/python\n")
+
+
+def test_make_lab_asks_nothing_of_the_network_and_of_the_reader(tmp_path):
+    """JupyterLab takes the settings of `make lab`: no news, no look for updates, no question about either."""
+    recipe = re.search(r"^lab: .*\n((?:\t.*\n)+)", MAKEFILE, re.MULTILINE)[1].replace("\\\n", " ")
+    words = shlex.split(
+        recipe.replace("@$(PY)", sys.executable).replace("$(CURDIR)", str(ROOT)).replace("$(ARGS)", "")
+    )
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    places = (
+        "JUPYTER_CONFIG_DIR",
+        "JUPYTER_DATA_DIR",
+        "JUPYTERLAB_SETTINGS_DIR",
+        "JUPYTERLAB_WORKSPACES_DIR",
+    )
+    server = subprocess.Popen(
+        [*words, "--no-browser", "--allow-root", f"--port={port}", "--IdentityProvider.token="],
+        env={**os.environ, **{name: str(tmp_path / name) for name in places}},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    address = f"http://127.0.0.1:{port}/lab/api/settings/@jupyterlab/apputils-extension:notification"
+    try:
+        for _ in range(400):
+            try:
+                with urllib.request.urlopen(address, timeout=5) as answer:
+                    settings = json.load(answer)["schema"]["properties"]
+                break
+            except OSError:
+                assert server.poll() is None
+                time.sleep(0.25)
+        else:
+            pytest.fail("JupyterLab did not start")
+    finally:
+        server.terminate()
+        server.wait(30)
+    assert settings["fetchNews"]["default"] == "false"
+    assert settings["checkForUpdates"]["default"] is False
+
+
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="not a git repository")
+def test_nothing_with_a_students_name_gets_into_the_repository():
+    readme = (ROOT / "exercises" / "README.md").read_text()
+    tree = next(block for block in re.findall(r"```\n(.*?)```", readme, re.DOTALL) if "gradebook.db" in block)
+    folders = set(re.findall(r"^\w+/", tree, re.MULTILINE)) - {"source/"}
+    names = folders | set(re.findall(r"\w+\.(?:csv|db)\b", tree))
+    assert {"submitted/", "feedback/", "grades.csv", "moodle.csv", "canvas.csv", "gradebook.db"} <= names
+    # A folder's line ends with a slash; what lies in it is what counts.
+    paths = [f"exercises/{name}{'x' if name.endswith('/') else ''}" for name in [*names, "moodle.zip"]]
+    done = subprocess.run(
+        ["git", "check-ignore", *paths], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert sorted(done.stdout.split()) == sorted(paths)

@@ -49,7 +49,11 @@ def main() -> None:
     for path in paths:
         started = time.monotonic()
         print(f"  {path.name} …", end="", flush=True)
-        execute(path)
+        try:
+            execute(path)
+        except KeyboardInterrupt:
+            print(" stopped; the notebook stays as it was")
+            raise SystemExit(130) from None
         print(f" {time.monotonic() - started:.0f} s", flush=True)
 
 

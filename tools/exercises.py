@@ -1,12 +1,13 @@
 """Assignments from release to marks.
 
-    python tools/exercises.py release              write the student release of every assignment
-    python tools/exercises.py start                copy the releases to exercises/work, to work on them
-    python tools/exercises.py grade                grade exercises/submitted, write exercises/grades.csv
-    python tools/exercises.py feedback             write a feedback page for every graded submission
-    python tools/exercises.py sheet                write exercises/to_mark.csv: the answers that a person has to mark
-    python tools/exercises.py mark to_mark.csv     enter the marks of a filled sheet, write exercises/grades.csv
-    python tools/exercises.py export --lms moodle  write exercises/moodle.csv, which Moodle imports (or canvas)
+    python3 tools/exercises.py release              write the student release of every assignment
+    python3 tools/exercises.py start                copy the releases to exercises/work, to work on them
+    python3 tools/exercises.py collect NAME ZIP     sort a download from Moodle or Canvas into exercises/submitted
+    python3 tools/exercises.py grade                grade exercises/submitted, write exercises/grades.csv
+    python3 tools/exercises.py feedback             write a feedback page for every graded submission
+    python3 tools/exercises.py sheet                write exercises/to_mark.csv: the answers that a person has to mark
+    python3 tools/exercises.py mark to_mark.csv     enter the marks of a filled sheet, write exercises/grades.csv
+    python3 tools/exercises.py export --lms moodle  write exercises/moodle.csv, which Moodle imports (or canvas)
 
 Add the name of an assignment to do only that one. nbgrader lives in a virtual environment of its own
 (.venv-grade, or the Python named by SHARDLAB_GRADE_PYTHON): started from another Python, this script changes over.
@@ -15,12 +16,10 @@ Add the name of an assignment to do only that one. nbgrader lives in a virtual e
 from __future__ import annotations
 
 import argparse
-import csv
 import hashlib
 import importlib.util
 import multiprocessing.util
 import os
-import re
 import shutil
 import sys
 import threading
@@ -41,7 +40,6 @@ HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parent
 # What a submission's marks depend on, beside itself and the source notebook.
 CHECKING_CODE = ("classroom", "models", "quiz/draw.py", "checks.py", "units.py")
-STUDENT_FOLDER = re.compile(r"\w[\w.@+ -]*")
 
 
 # ---- submissions ----
@@ -58,6 +56,8 @@ class Submission:
 
 def find_submissions(course: Course, wanted: list[str]) -> tuple[list[Submission], list[str]]:
     """All submissions of the wanted assignments, and complaints about whatever else lies in the folder."""
+    from exercises_intake import is_student
+
     base = course.root / "submitted"
     found, complaints = [], []
     known = ", ".join(course.assignments)
@@ -69,9 +69,9 @@ def find_submissions(course: Course, wanted: list[str]) -> tuple[list[Submission
                 f"{student}: a file; submissions are submitted/STUDENT/ASSIGNMENT/NOTEBOOK.ipynb"
             )
             continue
-        if not STUDENT_FOLDER.fullmatch(student.name):
+        if not is_student(student.name):
             complaints.append(
-                f"{student}: a student's folder is named with letters, digits and . _ @ + - only"
+                f"{student}: a student's folder is named with letters, digits, spaces and . , _ @ + - ' only"
             )
             continue
         for folder in sorted(student.iterdir()):
@@ -104,7 +104,8 @@ def fault(course: Course, submission: Submission) -> str | None:
                 if present
                 else "found no notebook"
             )
-            return f"{name}.ipynb is missing: {instead}"
+            rename = " (if that is the work, rename it and grade again)" if len(present) == 1 else ""
+            return f"{name}.ipynb is missing: {instead}{rename}"
     return None
 
 
@@ -140,6 +141,24 @@ def start(course: Course, options: argparse.Namespace) -> int:
     return 0
 
 
+def collect(course: Course, options: argparse.Namespace) -> int:
+    """Sort the submissions that Moodle or Canvas let you download into exercises/submitted."""
+    import exercises_collect
+    import exercises_lms
+
+    roster = exercises_lms.read_roster(options.students) if options.students else None
+    (assignment,) = options.assignments
+    done, complaints = exercises_collect.collect(
+        course, assignment, options.download, roster, options.replace
+    )
+    for line in done:
+        print(f"collected {line}")
+    for line in complaints:
+        print(f"not collected: {line}", file=sys.stderr)
+    print(f"{len(done)} submissions in {course.root / 'submitted'}")
+    return 1 if complaints else 0
+
+
 def grade(course: Course, options: argparse.Namespace) -> int:
     """Grade what isn't graded yet, or has changed since, and write the marks of all."""
     submissions, complaints = find_submissions(course, options.assignments)
@@ -162,10 +181,24 @@ def grade(course: Course, options: argparse.Namespace) -> int:
         print(f"marks: {course.write_grades()}")
     waiting = sum(1 for row in course.rows() if row["to_mark"])
     if waiting:
-        print(f"{waiting} submissions have answers to mark by hand: tools/exercises.py sheet")
+        print(f"{waiting} submissions have answers to mark by hand: python3 tools/exercises.py sheet")
+    for line in _left_over(course, submissions):
+        print(f"note: {line}", file=sys.stderr)
     for line in complaints:
         print(f"not graded: {line}", file=sys.stderr)
     return 1 if complaints else 0
+
+
+def _left_over(course: Course, submissions: list[Submission]) -> list[str]:
+    """Notebooks beside the graded ones: perhaps the work is in one of them."""
+    lines = []
+    for one in submissions:
+        graded = set(course.notebooks(one.assignment))
+        present = {path.stem for path in one.folder.glob("*.ipynb")}
+        if graded <= present and present - graded:
+            names = ", ".join(f"{name}.ipynb" for name in sorted(present - graded))
+            lines.append(f"{one.student} {one.assignment}: {names} is there too, and was not graded")
+    return lines
 
 
 def _check_sandbox(options: argparse.Namespace) -> None:
@@ -265,12 +298,15 @@ def _grade_one(submission: Submission, print_of: str) -> str:
     if not failed:
         import exercises_execute
 
+        marked = course.marked_answers(submission.assignment, submission.student)
         result = course.api.autograde(submission.assignment, submission.student, force=True, create=True)
         if exercises_execute.trouble is not None:
             # Nobody's marks suffer from what is wrong with this machine.
             raise _exercises_error(str(exercises_execute.trouble))
         failed = not result["success"]
         error = reason(result) if failed else course.cell_errors(submission.assignment, submission.student)
+        if not failed:
+            course.keep_marks(submission.assignment, submission.student, marked)
     record = {"student": submission.student, "fingerprint": print_of, "failed": failed, "error": error}
     course.write_record(submission.assignment, record)
     outcome = (
@@ -299,18 +335,23 @@ def sheet(course: Course, options: argparse.Namespace) -> int:
     rows = [row for row in course.answers_to_mark() if row["assignment"] in options.assignments]
     path = course.root / "to_mark.csv"
     columns = ["student", "assignment", "task", "max", "marks", "comment", "answer", "model_answer"]
-    write_csv(path, columns, rows)
+    write_csv(path, columns, rows, spreadsheet=True)
     print(f"{len(rows)} answers to mark: {path}")
     return 0
 
 
 def mark(course: Course, options: argparse.Namespace) -> int:
     """Enter the marks of a filled sheet: every row with something in the column ``marks``."""
-    try:
-        with options.sheet.open(newline="", encoding="utf-8-sig") as file:
-            rows = [row for row in csv.DictReader(file) if (row.get("marks") or "").strip()]
-    except OSError as error:
-        raise _exercises_error(f"the sheet can't be read: {error}") from None
+    from exercises_course import read_csv
+
+    columns, rows = read_csv(options.sheet, "the sheet")
+    missing = [name for name in ("student", "assignment", "task", "marks") if name not in columns]
+    if missing:
+        raise _exercises_error(
+            f"{options.sheet} has no column {missing[0]}; it has: {', '.join(columns) or 'none'}. "
+            "The command sheet writes one to fill"
+        )
+    rows = [row for row in rows if (row.get("marks") or "").strip()]
     for row in rows:
         course.mark(row)
     print(f"{len(rows)} marks entered; all marks: {course.write_grades()}")
@@ -402,6 +443,15 @@ def parse(arguments: list[str]) -> argparse.Namespace:
                 action="store_true",
                 help="run submissions with your own rights, without bubblewrap",
             )
+    command = add("collect", collect)
+    command.add_argument("assignments", nargs=1, metavar="ASSIGNMENT", help="the one that was handed in")
+    command.add_argument(
+        "download", type=Path, metavar="ZIP", help="the download, or the folder it was unpacked to"
+    )
+    command.add_argument("--students", type=Path, metavar="CSV", help="who is who: see exercises/README.md")
+    command.add_argument(
+        "--replace", action="store_true", help="let a newer version take the place of what is there"
+    )
     command = add("mark", mark)
     command.add_argument("sheet", type=Path, help="the filled sheet, a CSV")
     command.set_defaults(assignments=[])

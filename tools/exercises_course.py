@@ -6,6 +6,7 @@ import csv
 import functools
 import hashlib
 import html
+import io
 import itertools
 import json
 import logging
@@ -27,6 +28,8 @@ from nbgrader.api import Gradebook, MissingEntry
 from nbgrader.apps import NbGraderAPI
 from nbgrader.coursedir import CourseDirectory
 from traitlets.config import Config, PyFileConfigLoader
+
+from shardlab.classroom.assignments import read_assignment
 
 CONFIG = Path(__file__).resolve().parents[1] / "exercises" / "nbgrader_config.py"
 
@@ -304,8 +307,10 @@ class Course:
                             }
 
     def _graded(self, assignment: str, student: str, notebook: str) -> nbformat.NotebookNode:
-        path = self.root / "autograded" / student / assignment / f"{notebook}.ipynb"
-        return nbformat.read(path, as_version=4)
+        return nbformat.read(self._graded_path(assignment, student, notebook), as_version=4)
+
+    def _graded_path(self, assignment: str, student: str, notebook: str) -> Path:
+        return self.root / "autograded" / student / assignment / f"{notebook}.ipynb"
 
     @staticmethod
     def _cells(notebook: nbformat.NotebookNode) -> dict[str, str]:
@@ -327,7 +332,8 @@ class Course:
         if task is None or not task.by_hand:
             raise ExercisesError(f"{where}: no task that is marked by hand")
         try:
-            marks = float(row["marks"])
+            # Half of the world's spreadsheets write 4,5.
+            marks = float(row["marks"].replace(",", "."))
         except ValueError:
             raise ExercisesError(f"{where}: marks must be a number, not {row['marks']!r}") from None
         if not 0 <= marks <= task.max_marks:
@@ -344,6 +350,34 @@ class Course:
                     book.find_comment(cell, notebook, row["assignment"], row["student"]).manual_comment = (
                         _uncell(row.get("comment") or "") or None
                     )
+            book.db.commit()
+
+    def marked_answers(self, assignment: str, student: str) -> dict[tuple[str, str], str]:
+        """The answers that a person has marked, by notebook and cell, as they were then."""
+        found = {}
+        with self.gradebook() as book:
+            try:
+                submission = book.find_submission(assignment, student)
+            except MissingEntry:
+                return {}
+            for notebook in submission.notebooks:
+                marked = {
+                    grade.name
+                    for grade in notebook.grades
+                    if grade.manual_score is not None and not grade.needs_manual_grade
+                }
+                path = self._graded_path(assignment, student, notebook.name)
+                if marked and path.exists():
+                    cells = self._cells(self._graded(assignment, student, notebook.name))
+                    found.update({(notebook.name, cell): cells[cell] for cell in marked & cells.keys()})
+        return found
+
+    def keep_marks(self, assignment: str, student: str, before: dict[tuple[str, str], str]) -> None:
+        """After grading anew: an answer that is still the same needs no person again; nbgrader asks for every one."""
+        with self.gradebook() as book:
+            for (notebook, cell), answer in before.items():
+                if self._cells(self._graded(assignment, student, notebook)).get(cell) == answer:
+                    book.find_grade(cell, notebook, assignment, student).needs_manual_grade = False
             book.db.commit()
 
     def _has(self, row: dict[str, str]) -> bool:
@@ -370,8 +404,25 @@ class Course:
         if not result["success"]:
             raise ExercisesError(f"no feedback for {student}, {assignment}: {reason(result)}")
         for page in folder.glob("*.html"):
-            page.write_text(_without_scripts(page.read_text()))
+            titles, waiting = self._titles(assignment, page.stem), self._waiting(assignment, student)
+            page.write_text(_feedback_page(page.read_text(), titles, waiting))
         return folder / f"{self.notebooks(assignment)[0]}.html"
+
+    def _titles(self, assignment: str, notebook: str) -> dict[int, str]:
+        """The titles of a notebook's tasks, by number."""
+        path = self.root / "source" / assignment / f"{notebook}.ipynb"
+        return {task.number: task.title for task in read_assignment(path).tasks}
+
+    def _waiting(self, assignment: str, student: str) -> set[str]:
+        """Cells of a submission that a person has to mark yet."""
+        with self.gradebook() as book:
+            submission = book.find_submission(assignment, student)
+            return {
+                grade.name
+                for notebook in submission.notebooks
+                for grade in notebook.grades
+                if grade.needs_manual_grade
+            }
 
 
 # No script, no frame, nothing from elsewhere: whatever a student put into the notebook, the page only shows it.
@@ -385,9 +436,34 @@ _ACTIVE = ("script", "iframe", "frame", "object", "embed", "form", "base", "link
 _ADDRESSES = ("href", "src", "action", "formaction", "xlink:href", "data", "srcset", "poster")
 
 
-def _without_scripts(page: str) -> str:
-    """A feedback page in which nothing runs: no script, no handler, no address but plain ones."""
+# Columns apart, no mark behind each heading, and hints that look as if they unfold.
+_STYLE = (
+    "<style>td, th { padding: 2px 12px 2px 0; } .anchor-link { display: none; } "
+    "summary { display: list-item; cursor: pointer; }</style>"
+)
+
+
+def _feedback_page(page: str, titles: dict[int, str], waiting: set[str]) -> str:
+    """nbgrader's page with the tasks' names in its list, and in which nothing runs.
+
+    Args:
+        page: HTML.
+        titles: of the tasks, by number; nbgrader calls each of them "Test cell".
+        waiting: cells that nobody has marked yet; nbgrader shows 0 for them.
+    """
     soup = BeautifulSoup(page, "html.parser")
+    for link in soup.select("#toc a"):
+        cell = str(link.get("href", "")).removeprefix("#")
+        named = re.match(r"task-(\d+)-", cell)
+        if named and int(named[1]) in titles:
+            link.string = f"Task {named[1]}: {titles[int(named[1])]}"
+        if cell in waiting and link.next_sibling:
+            link.next_sibling.replace_with(" (not marked yet)")
+    return _without_scripts(soup)
+
+
+def _without_scripts(soup: BeautifulSoup) -> str:
+    """A page in which nothing runs: no script, no handler, no address but plain ones."""
     for element in soup.find_all(_ACTIVE):
         element.decompose()
     for element in soup.find_all(True):
@@ -402,6 +478,7 @@ def _without_scripts(page: str) -> str:
     for element in soup.find_all("meta", attrs={"http-equiv": True}):
         element.decompose()
     head, found, rest = str(soup).partition("<head>")
+    rest = rest.replace("</head>", f"{_STYLE}</head>", 1)
     return f"{head}{found}{_POLICY}{rest}" if found else f"{_POLICY}{head}"
 
 
@@ -421,12 +498,47 @@ def _own_fault(cell: nbformat.NotebookNode, output: nbformat.NotebookNode) -> st
     return None
 
 
-def write_csv(path: Path, columns: list[str], rows: list[dict[str, Any]]) -> None:
-    """Write a CSV that spreadsheets and learning platforms read."""
-    with path.open("w", newline="", encoding="utf-8") as file:
+def write_csv(path: Path, columns: list[str], rows: list[dict[str, Any]], spreadsheet: bool = False) -> None:
+    """Write a CSV that spreadsheets and learning platforms read.
+
+    Args:
+        path: where to.
+        columns: the headings.
+        rows: a value for each column that has one.
+        spreadsheet: put a mark in front by which Excel reads UTF-8; a program must be told to skip it.
+    """
+    with path.open("w", newline="", encoding="utf-8-sig" if spreadsheet else "utf-8") as file:
         writer = csv.DictWriter(file, columns, restval="", lineterminator="\n")
         writer.writeheader()
         writer.writerows({key: _cell(value) for key, value in row.items()} for row in rows)
+
+
+def read_csv(path: Path, what: str) -> tuple[list[str], list[dict[str, str]]]:
+    """Headings and rows of a CSV as programs and spreadsheets write it: with commas, semicolons or tabs.
+
+    Args:
+        path: the file.
+        what: what it should be, for the message.
+
+    Raises:
+        ExercisesError: it can't be read, or isn't UTF-8.
+    """
+    try:
+        # Excel's "Unicode text" is UTF-16.
+        data = path.read_bytes()
+        text = data.decode("utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig")
+        lines = text.splitlines()
+        # A spreadsheet writes what its country separates lists with.
+        comma = max(",;\t", key=lines[0].count) if lines else ","
+        reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=comma, restval="")
+        rows = [{key: value for key, value in row.items() if key is not None} for row in reader]
+    except UnicodeDecodeError:
+        raise ExercisesError(
+            f"{what} can't be read: {path} is not UTF-8. Save it as “CSV UTF-8” in the spreadsheet"
+        ) from None
+    except (OSError, csv.Error) as error:
+        raise ExercisesError(f"{what} can't be read: {error}") from None
+    return list(reader.fieldnames or ()), rows
 
 
 # With these a spreadsheet takes a cell for a formula: https://owasp.org/www-community/attacks/CSV_Injection
@@ -465,6 +577,10 @@ def reason(result: dict[str, Any]) -> str:
     found = re.findall(r"^\s*(?:[\w.]+\.)?(\w*(?:Error|Exception|Exit)): (.+)$", log, flags=re.MULTILINE)
     ours = [(name, words) for name, words in found if name != "NbGraderException"]
     name, words = (ours or found or [("nbgrader", "failed without a reason; run it with --verbose")])[-1]
+    if name == "NotJSONError":
+        words = (
+            f"the file is no notebook, or was cut off: save it in JupyterLab and hand it in again ({words})"
+        )
     return f"{name}: {words[:300]}"
 
 

@@ -1,11 +1,13 @@
-"""Look at a submission's files before anything reads them: links, devices, and more than anybody hands in."""
+"""Look at a submission's names and files before anything reads them: links, devices, and more than anybody hands in."""
 
 from __future__ import annotations
 
 import base64
 import json
 import os
+import re
 import stat
+import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +16,13 @@ MOST_NOTEBOOK = 10_000_000
 MOST_FILES = 200
 MOST_CELLS = 500
 _SKIPPED = {".ipynb_checkpoints", "__pycache__"}
+# nbgrader looks folders up by pattern, so none of * ? [ may be in a name; what people are called may.
+STUDENT_FOLDER = re.compile(r"\w[\w.,@+ '’·-]*")
+
+
+def is_student(name: str) -> bool:
+    """Whether a folder may be named so for a student. A Mac writes ü as two characters; they count as one letter."""
+    return STUDENT_FOLDER.fullmatch(unicodedata.normalize("NFC", name)) is not None
 
 
 def fault(folder: Path) -> str | None:

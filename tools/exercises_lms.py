@@ -13,18 +13,28 @@ import grades in the Gradebook?", and lib/gradebook_importer.rb of Canvas' sourc
 
 from __future__ import annotations
 
-import csv
+import re
+import unicodedata
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from exercises_course import ExercisesError, write_csv
+from exercises_course import ExercisesError, read_csv, write_csv
 
 CANVAS = ("Student", "ID", "SIS User ID", "SIS Login ID", "Section")
 MOODLE = ("First name", "Last name", "ID number", "Email address")
 _POINTS = "    Points Possible"
 # Where a student's folder may be named in a roster, most explicit first.
-_KEYS = ("student", "SIS Login ID", "SIS User ID", "ID", "ID number", "Email address", "Username")
+_KEYS = (
+    "student",
+    "SIS Login ID",
+    "SIS User ID",
+    "ID",
+    "ID number",
+    "Email address",
+    "Username",
+    "Identifier",
+)
 
 
 @dataclass(frozen=True)
@@ -39,14 +49,46 @@ class Roster:
     columns: tuple[str, ...]
     people: tuple[dict[str, str], ...]
 
-    def find(self, student: str) -> int | None:
+    def find(self, student: str, keys: tuple[str, ...] = _KEYS) -> int | None:
         """Number of the row that a student's folder belongs to: any of the IDs may be its name."""
-        wanted = student.strip().casefold()
-        for key in _KEYS:
+        wanted = _alike(student)
+        for key in keys:
             for number, row in enumerate(self.people):
-                if (row.get(key) or "").strip().casefold() == wanted:
+                if _alike(row.get(key) or "") == wanted:
                     return number
         return None
+
+    def with_id(self, name: str, keys: tuple[str, ...] | None = None) -> list[str]:
+        """What the folder of the student with this ID, in any column or in these, is called: one, or none."""
+        place = self.find(name, keys or _KEYS)
+        return [] if place is None else [_folder(self.people[place])]
+
+    def with_number(self, number: str) -> list[str]:
+        """The folder of the student with this number in Moodle's grading worksheet: one, or none."""
+        numbered = re.compile(rf"\D*{number}")
+        return [_folder(one) for one in self.people if numbered.fullmatch(one.get("Identifier") or "")]
+
+    def named(self, name: str) -> list[str]:
+        """What the folders of all students of this full name are called, in either order of its parts."""
+        wanted = _alike(name)
+        found = []
+        for person in self.people:
+            first, last = person.get("First name") or "", person.get("Last name") or ""
+            names = (f"{first} {last}", f"{last} {first}", f"{last}{first}", person.get("Full name") or "")
+            if wanted in map(_alike, names):
+                found.append(_folder(person))
+        return found
+
+
+def _folder(person: dict[str, str]) -> str:
+    """A student's own ID out of all that a platform has: the first that isn't empty."""
+    found = [person[key].strip() for key in _KEYS if (person.get(key) or "").strip()]
+    return found[0] if found else ""
+
+
+def _alike(name: str) -> str:
+    """A name without what is not seen: case, spaces around, and whether ü is one letter or, as on a Mac, two."""
+    return unicodedata.normalize("NFC", name).strip().casefold()
 
 
 def read_roster(path: Path) -> Roster:
@@ -55,20 +97,14 @@ def read_roster(path: Path) -> Roster:
     Raises:
         ExercisesError: it can't be read, or no column says who is who.
     """
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.DictReader(file)
-            rows = [dict(row) for row in reader]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise ExercisesError(f"the students can't be read: {error}") from None
-    columns = tuple(reader.fieldnames or ())
+    columns, rows = read_csv(path, "the students")
     if not set(columns) & set(_KEYS):
         raise ExercisesError(
             f"{path}: no column tells which folder is whose; one must be named {', '.join(_KEYS)}; "
-            f"found: {', '.join(columns) or 'none'}"
+            f"found: {', '.join(columns) or 'none'}. In another language rename it, or add a column student"
         )
     people = [row for row in rows if not (row.get("Student") or "").strip().startswith("Points Possible")]
-    return Roster(columns, tuple(people))
+    return Roster(tuple(columns), tuple(people))
 
 
 def write(path: Path, lms: str, rows: list[dict[str, Any]], roster: Roster | None) -> list[str]:

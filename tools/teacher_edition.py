@@ -16,11 +16,11 @@ import os
 import re
 import secrets
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import yaml
+from build_book import build_pages
 
 from shardlab.classroom.assignments import Assignment, notebooks_in, read_assignment, read_cells, source_of
 from shardlab.classroom.course import read_course
@@ -222,24 +222,9 @@ def build(source: Path, target: Path) -> None:
     Raises:
         SystemExit: with the warnings, when anything is wrong.
     """
-    command = [
-        str(Path(sys.executable).with_name("jupyter-book")),
-        "build",
-        "--all",
-        "-n",
-        "-W",
-        "--keep-going",
-    ]
-    done = subprocess.run(
-        [*command, str(source)], capture_output=True, text=True, timeout=LIMIT_S, errors="replace"
+    build_pages(
+        source, "build the teacher's edition", TEACHER / "build.log", everything=True, limit_s=LIMIT_S
     )
-    log = re.sub(r"\x1b\[[^m]*m", "", done.stdout + done.stderr)
-    (TEACHER / "build.log").write_text(log, encoding="utf-8")
-    if done.returncode:
-        lines = [line for line in log.splitlines() if "WARNING" in line or "ERROR" in line]
-        raise SystemExit(
-            "\n".join(lines or log.splitlines()[-20:]) + "\n\nThe edition was not built cleanly."
-        )
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(source / "_build" / "html", target)
     shutil.copytree(STUDENT_SITE, target / "book", copy_function=_link, dirs_exist_ok=True)

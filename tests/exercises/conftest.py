@@ -44,7 +44,7 @@ def notebook(tmp_path):
 
 # Submissions that can't be graded at all, and what the report says.
 BROKEN = {
-    "no_json": "Notebook does not appear to be JSON",
+    "no_json": "the file is no notebook, or was cut off: save it in JupyterLab and hand it in again",
     "other_name": "ring_allreduce.ipynb is missing: found my ring.ipynb",
     "leaves_early": "the notebook ended its own kernel",
     "never_stops": "a cell could not be stopped at its limit of 12 s",

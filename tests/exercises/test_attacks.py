@@ -621,7 +621,7 @@ def test_odd_names_do_no_harm(course):
 def test_what_a_student_writes_runs_nowhere(course):
     assert course.marks("injects") == RING.full
     assert course.run("sheet").returncode == 0
-    with (course.root / "to_mark.csv").open(newline="") as file:
+    with (course.root / "to_mark.csv").open(newline="", encoding="utf-8-sig") as file:
         answer = next(row["answer"] for row in csv.DictReader(file) if row["student"] == "injects")
     assert answer.startswith("'=HYPERLINK")
     assert course.run("feedback", "--student", "injects").returncode == 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shardlab.classroom import bucket_checks, by_hand
+from shardlab.classroom import bucket_checks
 from shardlab.labs.machine import torch_installed
 
 CLASS = [f"student {number}" for number in range(300)]
@@ -13,11 +13,6 @@ CLASS = [f"student {number}" for number in range(300)]
 @pytest.fixture(scope="module")
 def drawn():
     return [bucket_checks.by_hand_numbers(student) for student in CLASS]
-
-
-def test_neighbours_have_different_numbers(drawn):
-    assert len({tuple(numbers.lines()) for numbers in drawn}) > 295
-    assert bucket_checks.by_hand_numbers(CLASS[0]) == drawn[0]
 
 
 def test_for_some_the_link_keeps_up_and_for_some_it_does_not(drawn):
@@ -36,13 +31,6 @@ def test_the_answers_are_those_of_the_formulas(drawn):
         assert numbers.key("exposed_s") == pytest.approx(exposed_s)
         assert numbers.key("sent_bytes") == pytest.approx(2 * (n - 1) / n * size * k)
         assert numbers.key("token_loss") == pytest.approx(weighted / sum(numbers.tokens))
-
-
-def test_no_misconception_is_right(drawn):
-    for numbers in drawn:
-        for quantity in bucket_checks.QUANTITIES:
-            for wrong, words in numbers.misconceptions(quantity):
-                assert not by_hand.close(wrong, numbers.key(quantity)), (numbers.student, words)
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from dataclasses import dataclass
 
 import pytest
 from submissions.ring import ALL_GATHER, ALLREDUCE, COUNT, PREDICT, REDUCE_SCATTER
 
-from shardlab.classroom import Checklist, NotWritten, attempt, by_hand, labels, ring_checks, run_ranks
+from shardlab.classroom import Checklist, NotWritten, attempt, labels, ring_checks, run_ranks
 from shardlab.classroom.student import STUDENT_VARIABLE, owner
 from shardlab.models.collectives import ring_allreduce_sent_bytes, ring_allreduce_time_s
 
@@ -232,31 +231,12 @@ def test_two_students_have_different_numbers_and_one_has_the_same_always():
     assert (ada.n_ranks, ada.n_params, ada.link_bits_per_s, ada.latency_s) == (8, 10_480_000, 25e9, 0.25e-3)
 
 
-def test_in_a_class_of_300_nearly_nobody_shares_a_neighbours_numbers():
-    drawn = [ring_checks.by_hand_numbers(student) for student in CLASS]
-    keys = [tuple(numbers.key(quantity) for quantity in QUANTITIES) for numbers in drawn]
-    assert len(set(keys)) >= 298
-    assert all(first != second for first, second in itertools.pairwise(keys))
-
-
 def test_everybody_has_the_same_work():
     for student in CLASS:
         numbers = ring_checks.by_hand_numbers(student)
         assert numbers.n_bytes % numbers.n_ranks == 0
         bandwidth_part = numbers.key("sent_bytes") / (numbers.link_bits_per_s / 8)
         assert 0.05 < bandwidth_part / numbers.key("time_s") < 0.99
-
-
-@pytest.mark.parametrize("quantity", QUANTITIES)
-def test_no_wrong_way_leads_to_the_right_answer(quantity):
-    for student in CLASS:
-        numbers = ring_checks.by_hand_numbers(student)
-        key = numbers.key(quantity)
-        assert numbers.fault(quantity, key) is None
-        assert numbers.fault(quantity, key * 1.004) is None
-        assert numbers.fault(quantity, key * 1.006) is not None
-        for wrong, words in numbers.misconceptions(quantity):
-            assert not by_hand.close(wrong, key), (student, words)
 
 
 def test_a_wrong_way_is_named():
@@ -268,20 +248,15 @@ def test_a_wrong_way_is_named():
     assert "is not right" in numbers.fault("sent_bytes", 12345)
 
 
-@pytest.mark.parametrize(
-    ("answer", "words"),
-    [(None, "has no answer yet"), ("73 MB", "must be a number"), (True, "must be a number")],
-)
-def test_an_answer_that_is_no_number(answer, words):
-    assert words in ring_checks.by_hand_numbers("ada").fault("sent_bytes", answer)
-
-
 def test_in_grading_the_numbers_are_those_of_the_folder(monkeypatch):
     monkeypatch.setenv(STUDENT_VARIABLE, "bob")
     copied = ring_checks.by_hand_numbers("ada")
     assert copied.n_params == ring_checks.by_hand_numbers("Bob").n_params
     assert "handed in by 'bob'" in copied.fault("sent_bytes", 73_360_000)
     assert owner("BOB ") == ("bob", None)
+    # A folder that a Mac unpacked: e and its dots are two characters.
+    monkeypatch.setenv(STUDENT_VARIABLE, "Zoe\u0308")
+    assert owner("Zo\u00eb") == ("zo\u00eb", None)
 
 
 @pytest.mark.parametrize("student", ["", "  ", None, 7])

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import pytest
 from submissions.collective import ALL_TO_ALL, BROADCAST, COSTS, DOUBLING, TWO_PHASE
 
-from shardlab.classroom import NotWritten, by_hand, collective_checks
+from shardlab.classroom import NotWritten, collective_checks
 from shardlab.classroom.collective_checks import Trial
 from shardlab.models import collectives
 
-QUANTITIES = ("half_bytes", "doubling_s", "ring_s", "crossover_bytes", "busbw")
 CLASS = [f"s{number:03}" for number in range(300)]
 STUDENT: dict[str, Any] = {}
 exec(ALL_TO_ALL + BROADCAST + DOUBLING + TWO_PHASE + COSTS, STUDENT)
@@ -23,9 +21,8 @@ LATENCY, BANDWIDTH = 10e-6, 1.25e9
 # ---- by hand ----
 
 
-def test_the_drawn_numbers_of_a_class_are_different_and_plausible():
+def test_the_drawn_numbers_of_a_class_are_plausible():
     drawn = [collective_checks.by_hand_numbers(student) for student in CLASS]
-    assert len({numbers.text.split("\n", 1)[1] for numbers in drawn}) > 0.98 * len(CLASS)
     for numbers in drawn:
         # Latency is neither all of the time nor none.
         for quantity in ("doubling_s", "ring_s"):
@@ -52,24 +49,6 @@ def test_the_keys_are_the_chapters_formulas():
         ]
         assert both[0] == pytest.approx(both[1])
         assert n.key("half_bytes") / bandwidth == pytest.approx(n.latency_s)
-
-
-@pytest.mark.parametrize("quantity", QUANTITIES)
-def test_a_misconception_is_neither_right_nor_two_things_at_once(quantity):
-    for student in CLASS:
-        numbers = collective_checks.by_hand_numbers(student)
-        key = numbers.key(quantity)
-        assert numbers.fault(quantity, key) is None
-        wrong = numbers.misconceptions(quantity)
-        for value, words in wrong:
-            assert not by_hand.close(value, key), (student, words)
-        for (one, first), (two, second) in itertools.combinations(wrong, 2):
-            assert not by_hand.close(one, two), (student, first, second)
-
-
-def test_what_is_asked_for_must_exist():
-    with pytest.raises(ValueError, match="quantity must be one of half_bytes, "):
-        collective_checks.by_hand_numbers("ada").key("bytes")
 
 
 # ---- trials ----

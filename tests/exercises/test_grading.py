@@ -6,6 +6,7 @@ import csv
 import shutil
 
 import pytest
+from bs4 import BeautifulSoup
 from conftest import BROKEN
 from course_folder import RING, new_course
 from submission import assignments
@@ -64,6 +65,11 @@ def test_the_feedback_tells_marks_and_reasons_but_no_solution(graded):
     page = (graded.root / "feedback" / "wrong_neighbour" / ASSIGNMENT / "ring_allreduce.html").read_text()
     assert "Score: 16.0 / 30.0" in page
     assert "in the ring it sends only to rank 1" in page
+    listed = " ".join(BeautifulSoup(page, "html.parser").select_one("#toc").get_text().split())
+    assert listed.startswith(
+        "Task 1: Calculate by hand, with numbers of your own (Score: 4.0 / 4.0) Task 2: "
+    )
+    assert listed.endswith("Task 6: Explain what you see (not marked yet)")
     failed = (graded.root / "feedback" / "no_json" / ASSIGNMENT / "not_graded.html").read_text()
     assert BROKEN["no_json"] in failed
     for path in (graded.root / "feedback").rglob("*.html"):
@@ -76,8 +82,10 @@ def test_the_feedback_tells_marks_and_reasons_but_no_solution(graded):
 
 def test_a_person_marks_the_written_task_in_a_sheet(graded, tmp_path):
     assert graded.run("sheet", ASSIGNMENT).returncode == 0
-    with (graded.root / "to_mark.csv").open(newline="") as file:
+    # The mark in front tells Excel that it is UTF-8.
+    with (graded.root / "to_mark.csv").open(newline="", encoding="utf-8-sig") as file:
         rows = list(csv.DictReader(file))
+    assert (graded.root / "to_mark.csv").read_bytes().startswith(b"\xef\xbb\xbfstudent")
     students = {row["student"] for row in rows}
     assert "reference" in students
     assert not {"empty", *BROKEN} & students
@@ -87,10 +95,10 @@ def test_a_person_marks_the_written_task_in_a_sheet(graded, tmp_path):
     assert (mine["task"], mine["max"], mine["marks"]) == ("6", "5", "")
     before = (graded.root / "grades.csv").read_bytes()
 
-    def fill(marks: str) -> str:
+    def fill(marks: str, delimiter: str = ",") -> str:
         sheet = tmp_path / "sheet.csv"
         with sheet.open("w", newline="") as file:
-            writer = csv.DictWriter(file, list(mine))
+            writer = csv.DictWriter(file, list(mine), delimiter=delimiter)
             writer.writeheader()
             writer.writerow(
                 {**mine, "marks": marks, "comment": "the least for point-to-point links is missing"}
@@ -101,12 +109,30 @@ def test_a_person_marks_the_written_task_in_a_sheet(graded, tmp_path):
     assert refused.returncode == 1
     assert "marks must be from 0 to 5, not 5.5" in refused.stderr
     assert (graded.root / "grades.csv").read_bytes() == before
+    no_marks = tmp_path / "other.csv"
+    no_marks.write_text("student,mark\nreference,4\n")
+    refused = graded.run("mark", no_marks)
+    assert refused.returncode == 1
+    assert "has no column assignment; it has: student, mark" in refused.stderr
+    # As a German Excel saves it: semicolons, and a comma in the number.
+    assert graded.run("mark", fill("3,5", delimiter=";")).returncode == 0
+    assert graded.rows()["reference"]["task_6"] == "3.5"
     assert graded.run("mark", fill("4")).returncode == 0
     row = graded.rows()["reference"]
     assert (row["task_6"], row["total"], row["to_mark"]) == ("4", "29", "0")
     # The mark outlives another grading run of the same work.
     graded.run("grade", ASSIGNMENT)
     assert graded.rows()["reference"]["total"] == "29"
+    # And it needs no person again when a check was mended, as long as the answer is the same.
+    graded.run("grade", ASSIGNMENT, "--student", "reference", "--force")
+    row = graded.rows()["reference"]
+    assert (row["task_6"], row["total"], row["to_mark"]) == ("4", "29", "0")
+    graded.hand_in("reference", {**RING.reference, "task-6-answer": "Something else."})
+    graded.run("grade", ASSIGNMENT, "--student", "reference")
+    assert graded.rows()["reference"]["to_mark"] == "5"
+    graded.hand_in("reference", RING.reference)
+    graded.run("grade", ASSIGNMENT, "--student", "reference")
+    assert graded.run("mark", fill("4")).returncode == 0
     graded.run("feedback", ASSIGNMENT, "--student", "reference")
     page = (graded.root / "feedback" / "reference" / ASSIGNMENT / "ring_allreduce.html").read_text()
     assert "the least for point-to-point links is missing" in page
@@ -125,11 +151,20 @@ def test_what_lies_in_the_wrong_place_is_named_and_the_rest_is_graded(released, 
     for place in ("ada/03_ring_allreduce", "bob/3_ring", "eve[1]/03_ring_allreduce"):
         (course.root / "submitted" / place).mkdir(parents=True)
         shutil.copy(released.release(), course.root / "submitted" / place / NOTEBOOK)
+    # People's names, also as a Mac writes them.
+    people = ["Müller, Anna", "Zoe\u0308 O'Brien", "王小明"]
+    for student in people:
+        place = course.root / "submitted" / student / ASSIGNMENT
+        place.mkdir(parents=True)
+        shutil.copy(released.release(), place / NOTEBOOK)
+    shutil.copy(released.release(), course.root / "submitted" / "ada" / ASSIGNMENT / "ring-Copy1.ipynb")
     (course.root / "submitted" / "carol.ipynb").write_text("{}")
     (course.root / "submitted" / "ada" / "notes.txt").write_text("hello")
     done = course.run("grade")
     assert done.returncode == 1
-    assert list(course.rows()) == ["ada"]
+    assert set(course.rows()) == {"ada", *people}
+    assert {row["error"] for row in course.rows().values()} == {""}
+    assert f"note: ada {ASSIGNMENT}: ring-Copy1.ipynb is there too, and was not graded" in done.stderr
     assert f"bob/3_ring: no assignment has this name; there are: {', '.join(assignments())}" in done.stderr
     assert "eve[1]: a student's folder is named with" in done.stderr
     assert "carol.ipynb: a file; submissions are submitted/STUDENT/ASSIGNMENT/NOTEBOOK.ipynb" in done.stderr

@@ -97,3 +97,22 @@ def test_a_list_without_ids_is_an_error_that_says_what_it_needs(course, tmp_path
     assert done.returncode == 1
     assert "no column tells which folder is whose" in done.stderr
     assert "found: Name, Group" in done.stderr
+
+
+def test_a_list_that_a_spreadsheet_saved_with_semicolons(course, tmp_path):
+    roster = tmp_path / "students.csv"
+    roster.write_bytes(
+        "First name;Last name;ID number;Email address\r\n"
+        "Ada;Lovelace;ada;\r\nBob;Ross;;bob@example.org\r\nU;Three;u3;\r\n".encode("utf-8-sig")
+    )
+    done = course.run("export", "--lms", "moodle", "--students", roster)
+    assert done.returncode == 0, done.stderr
+    assert lines(course, "moodle.csv")[1:] == [
+        "Ada,Lovelace,ada,,0",
+        "Bob,Ross,,bob@example.org,0",
+        "U,Three,u3,,0",
+    ]
+    roster.write_bytes("First name,Last name,ID number\nJürgen,Müller,ada\n".encode("cp1252"))
+    done = course.run("export", "--lms", "moodle", "--students", roster)
+    assert done.returncode == 1
+    assert f"{roster} is not UTF-8. Save it as “CSV UTF-8” in the spreadsheet" in done.stderr

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shardlab.classroom import by_hand, mesh_checks
+from shardlab.classroom import mesh_checks
 from shardlab.labs.machine import torch_installed
 from shardlab.models.mesh import mesh
 
@@ -14,11 +14,6 @@ CLASS = [f"student {number}" for number in range(300)]
 @pytest.fixture(scope="module")
 def drawn():
     return [mesh_checks.by_hand_numbers(student) for student in CLASS]
-
-
-def test_neighbours_have_different_numbers(drawn):
-    assert len({tuple(numbers.lines()) for numbers in drawn}) > 280
-    assert mesh_checks.by_hand_numbers(CLASS[0]) == drawn[0]
 
 
 def test_the_numbers_make_sense(drawn):
@@ -40,13 +35,6 @@ def test_the_answers_are_those_of_the_formulas(drawn):
         assert numbers.key("data_place") == numbers.rank // strides["data"] % sizes["data"]
         assert numbers.key("next_stage") == numbers.rank + strides["pipeline"]
         assert numbers.key("leaving_ranks") == strides["data"]
-
-
-def test_no_misconception_is_right(drawn):
-    for numbers in drawn:
-        for quantity in mesh_checks.QUANTITIES:
-            for wrong, words in numbers.misconceptions(quantity):
-                assert not by_hand.close(wrong, numbers.key(quantity)), (numbers.student, words)
 
 
 @pytest.mark.parametrize("student", CLASS[:60])

@@ -116,6 +116,18 @@ def test_an_untouched_copy_has_no_marks_and_starts_at_task_1(tmp_path):
     assert f"Next: {RING.name}, task 1," in text
 
 
+def test_work_that_was_tried_without_a_mark_comes_before_what_was_not_begun(tmp_path):
+    path = save(released_copy(), tmp_path)
+    (tmp_path / "00_first").mkdir()
+    shutil.copy(path, tmp_path / "00_first")
+    notebook = nbformat.read(path, as_version=4)
+    for cell in notebook.cells:
+        if cell.id == "task-1-check":
+            cell.outputs = [nbformat.v4.new_output("stream", text="Task 1: by hand\n0 of 4 marks\n")]
+    nbformat.write(notebook, path)
+    assert f"Next: {RING.name}, task 1," in progress.report(tmp_path)[0]
+
+
 def test_work_that_ran_after_its_check_asks_for_the_check(work):
     def later(cells):
         cells["task-2-code"].execution_count = 99

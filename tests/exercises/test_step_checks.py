@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import pytest
 from submissions.step import COUNT, SMALLEST, STATE, WHAT
 
-from shardlab.classroom import by_hand, step_checks
+from shardlab.classroom import step_checks
 from shardlab.models import memory
 from shardlab.transformer import gpt, model_flops, parameters
 
-QUANTITIES = ("state_bytes", "activation_bytes", "step_flop", "attention_flop", "run_s")
 CLASS = [f"s{number:03}" for number in range(300)]
 STUDENT: dict[str, Any] = {}
 exec(STATE + COUNT + WHAT + SMALLEST, STUDENT)
@@ -42,9 +40,8 @@ GPT2 = {
 # ---- by hand ----
 
 
-def test_the_drawn_numbers_of_a_class_are_different_and_plausible():
+def test_the_drawn_numbers_of_a_class_are_plausible():
     drawn = [step_checks.by_hand_numbers(student) for student in CLASS]
-    assert len({numbers.text.split("\n", 1)[1] for numbers in drawn}) == len(CLASS)
     for numbers in drawn:
         exact = parameters(gpt(numbers.layers, numbers.hidden, numbers.heads))
         assert abs(numbers.n_params / exact - 1) < 0.005
@@ -79,31 +76,6 @@ def test_the_widths_in_words_are_those_of_the_recipe():
             many = 2 if " and " in part or "both" in part or part.startswith("two") else 1
             total += many * next(width for kind, width in widths.items() if kind in part)
         assert total == memory.recipe_named(name).bytes_per_parameter, name
-
-
-@pytest.mark.parametrize("quantity", QUANTITIES)
-def test_a_misconception_is_neither_right_nor_two_things_at_once(quantity):
-    for student in CLASS:
-        numbers = step_checks.by_hand_numbers(student)
-        key = numbers.key(quantity)
-        assert numbers.fault(quantity, key) is None
-        wrong = numbers.misconceptions(quantity)
-        for value, words in wrong:
-            if quantity == "state_bytes" and by_hand.close(value, key):
-                # 16 bytes is right for whoever has that recipe.
-                assert words.startswith("16 bytes")
-                assert numbers.recipe == "mixed-adam-16"
-                continue
-            assert not by_hand.close(value, key), (student, words)
-            assert words in (numbers.fault(quantity, value) or "") or quantity == "state_bytes"
-        if quantity != "state_bytes":
-            for (one, _), (two, _) in itertools.combinations(wrong, 2):
-                assert not by_hand.close(one, two), student
-
-
-def test_what_is_asked_for_must_exist():
-    with pytest.raises(ValueError, match=r"quantity must be one of state_bytes, .*not 'bytes'"):
-        step_checks.by_hand_numbers("ada").key("bytes")
 
 
 # ---- bytes and parameters ----

@@ -19,7 +19,7 @@ from typing import Any
 from unittest.mock import patch
 
 from shardlab.classroom.attempt import name_of
-from shardlab.classroom.by_hand import ByHand
+from shardlab.classroom.by_hand import ByHand, entry
 from shardlab.classroom.network import NotWritten, describe, text_table
 from shardlab.classroom.student import owner, student_draw
 from shardlab.classroom.torch_ranks import try_on_ranks
@@ -253,17 +253,11 @@ class Reports:
 
     def fault(self, name: str, answers: Any) -> str | None:
         """What is wrong with the answer for one report, or None."""
-        if not isinstance(answers, dict):
-            return f"verdicts must be a dict from reports to verdicts, not {reprlib.repr(answers)}"
-        answer = answers.get(name)
-        if answer is None or answer is ...:
-            return f"verdicts[{name!r}] has no answer yet"
-        if answer not in VERDICTS:
-            return f"verdicts[{name!r}] must be one of {', '.join(map(repr, VERDICTS))}, not {reprlib.repr(answer)}"
+        answer = entry("verdicts", "reports to verdicts", answers, name, VERDICTS)
         report = self.reports[REPORTS.index(name)]
-        if answer == report.verdict:
-            return None
-        return self.complaint or f"report {name} is not {answer}: {_against(answer, report)}"
+        if answer.fault or answer.value == report.verdict:
+            return answer.fault
+        return self.complaint or f"report {name} is not {answer.value}: {_against(answer.value, report)}"
 
 
 def _against(answer: str, report: Report) -> str:
@@ -687,11 +681,10 @@ def _evidence(functions: tuple[Callable[..., Any], ...]) -> Evidence:
 
 def check_fault(functions: Sequence[Callable[..., Any]], check: str, answers: Any) -> str | None:
     """What is wrong with the answer for one check, or None; the key is what the check really catches."""
-    if not isinstance(answers, dict):
-        return f"caught must be a dict from checks to sets of programs, not {reprlib.repr(answers)}"
-    answer = answers.get(check)
-    if answer is None or answer is ...:
-        return f"caught[{check!r}] has no answer yet"
+    given = entry("caught", "checks to sets of programs", answers, check)
+    if given.fault:
+        return given.fault
+    answer = given.value
     if isinstance(answer, str) or not isinstance(answer, (set, frozenset, list, tuple)):
         return f"caught[{check!r}] must be a set of programs, not {reprlib.repr(answer)}"
     unknown = [name for name in answer if name not in PROGRAMS]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import reprlib
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from shardlab.classroom.attempt import Answer
 from shardlab.units import format_bytes, format_time
 
 TOLERANCE = 0.005
@@ -60,6 +62,27 @@ class ByHand(ABC):
             if close(value, wrong):
                 return f"{shown}: {words}"
         return shown
+
+
+def entry(name: str, kinds: str, answers: Any, key: str, allowed: Sequence[str] = ()) -> Answer:
+    """What a student's dict of answers holds for one key, or the words that say why there is no answer.
+
+    Args:
+        name: the dict's, in the notebook.
+        kinds: from what to what it leads, such as ``"runs to pieces"``.
+        answers: what the student wrote.
+        key: whose answer is looked up.
+        allowed: answers that there are, where each is one of a few words.
+    """
+    if not isinstance(answers, dict):
+        return Answer(fault=f"{name} must be a dict from {kinds}, not {reprlib.repr(answers)}")
+    answer = answers.get(key)
+    if answer is None or answer is ...:
+        return Answer(fault=f"{name}[{key!r}] has no answer yet")
+    if allowed and answer not in allowed:
+        words = ", ".join([repr(word) for word in allowed])
+        return Answer(fault=f"{name}[{key!r}] must be one of {words}, not {reprlib.repr(answer)}")
+    return Answer(value=answer)
 
 
 def as_number(answer: Any) -> float | None:

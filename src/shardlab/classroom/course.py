@@ -23,7 +23,7 @@ from shardlab.classroom.assignments import (
     source_of,
 )
 from shardlab.classroom.exam_questions import QUESTIONS
-from shardlab.labs import LABS
+from shardlab.labs import LAB_NAMES, LABS
 from shardlab.quiz import registry
 
 
@@ -175,13 +175,12 @@ def _plan(data: dict[str, Any]) -> Plan:
 
 def _check_plans(book: CourseBook) -> None:
     """Every name leads somewhere, and every chapter comes once in each plan."""
-    labs = {lab.name for lab in LABS}
     for plan in book.plans.values():
         for number, week in enumerate(plan.content, start=1):
             where = f"week {number} of {plan.weeks}"
             for kind, names, known in (
                 ("chapters", week.chapters, set(book.chapters)),
-                ("labs", week.labs, labs),
+                ("labs", week.labs, set(LAB_NAMES)),
             ):
                 for name in names:
                     if name not in known:
@@ -229,7 +228,7 @@ def find_check(book: CourseBook, chapter: Chapter, check: str) -> str:
             )
         first_line = (questions[name].__doc__ or "").strip().splitlines()[0]
         return f"exam question *{first_line.rstrip('.')}*"
-    if kind == "lab" and name in {lab.name for lab in LABS}:
+    if kind == "lab" and name in LAB_NAMES:
         return f"`shardlab lab {name}`"
     raise CourseError(
         f"a check in goals.{chapter.name} must be cell:, text:, quiz:, task:, exam: or lab: and a name that is "
@@ -260,7 +259,8 @@ def _quiz(name: str) -> str:
     if quiz in registry.names():
         for variant in registry.load(quiz).variants:
             if variant.id == variant_id and part_id in [part.id for part in variant.parts]:
-                return f"{{ref}}`quiz {quiz.upper()} <review>` (`{variant_id}`, `{part_id}`)"
+                title = f"quiz of chapter {quiz[1:]}" if quiz.startswith("c") else f"quiz {quiz.upper()}"
+                return f"{{ref}}`{title} <review>` (`{variant_id}`, `{part_id}`)"
     raise CourseError(f"quiz must be QUIZ/VARIANT/PART of a question that is there, not {name!r}")
 
 

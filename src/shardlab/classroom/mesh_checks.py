@@ -880,6 +880,7 @@ def wrong_groups_trial(
 
     from shardlab.labs import mesh_worker as lab
     from shardlab.labs.measure import count_sent, largest_gap, worst
+    from shardlab.labs.mesh import AXES
 
     make_groups = functions[params["name"]]
     fault = _groups_fault(ctx, make_groups, _ORDER)
@@ -914,7 +915,7 @@ def wrong_groups_trial(
         rows.append({"over": over, "losses": means, "gap": worst([one[1] for one in everyone])})
     traffic = []
     for axis in ("tensor", "data"):
-        talk = lab.Talk(own, silent=frozenset(lab.AXES) - {axis})
+        talk = lab.Talk(own, silent=frozenset(AXES) - {axis})
         layers = lab.own_layers(talk, ctx.device)
         step(layers, talk, 0)
         with _counted() as calls:

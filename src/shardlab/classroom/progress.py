@@ -33,6 +33,8 @@ _MARKS = re.compile(
 )
 _GRADED = re.compile(r"task-(\d+)-")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+# States of a task that somebody has worked on, marks or no marks.
+BEGUN = ("done", "partly", "answered", "stopped", "stale")
 # What a task's sign says: all visible marks, some of them, none or unknown, waits for a person.
 _SIGNS = {"done": "✓", "partly": "◐", "answered": "✎"}
 
@@ -279,7 +281,7 @@ def _summary(works: list[AssignmentProgress]) -> str:
     lines = [f"Together {earned:g} of {marks:g} marks, as last saved."]
     # What was begun comes before what wasn't.
     open_works = [work for work in works if work.next_task]
-    begun = [work for work in open_works if any(task.finished or task.earned for task in work.tasks)]
+    begun = [work for work in open_works if any(task.state in BEGUN for task in work.tasks)]
     following = (begun or open_works)[:1]
     for work in following:
         task = work.next_task

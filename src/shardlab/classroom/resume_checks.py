@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from shardlab.classroom.attempt import Carry, attempt, first_fault, name_of, silent
-from shardlab.classroom.by_hand import ByHand
+from shardlab.classroom.by_hand import ByHand, entry
 from shardlab.classroom.network import NotWritten, describe, text_table
 from shardlab.classroom.student import owner, student_draw
 from shardlab.classroom.torch_ranks import RanksOutcome, try_on_ranks
@@ -250,19 +250,10 @@ class MissingPieces:
 
     def fault(self, run: str, answers: Any) -> str | None:
         """What is wrong with the answer for one run, or None."""
-        known = ", ".join(repr(piece) for piece in PIECES)
-        if not isinstance(answers, dict):
-            return f"missing must be a dict from runs to pieces, not {reprlib.repr(answers)}"
-        answer = answers.get(run)
-        if answer is None or answer is ...:
-            return f"missing[{run!r}] has no answer yet"
-        if answer not in PIECES:
-            return f"missing[{run!r}] must be one of {known}, not {reprlib.repr(answer)}"
-        if answer == self.order[RUNS.index(run)]:
-            return None
-        if self.complaint:
-            return self.complaint
-        return f"run {run} does not lack the {answer}: {_EXPECTED[answer]}"
+        answer = entry("missing", "runs to pieces", answers, run, PIECES)
+        if answer.fault or answer.value == self.order[RUNS.index(run)]:
+            return answer.fault
+        return self.complaint or f"run {run} does not lack the {answer.value}: {_EXPECTED[answer.value]}"
 
 
 _EXPECTED = {

@@ -106,6 +106,8 @@ class ScheduleTrial:
 
 
 _CANT_RUN = "the schedule can't run yet"
+# The first few tell what is wrong; the others would push the timeline's own cell off the screen.
+MOST_PROBLEMS = 6
 
 
 def try_schedule(
@@ -195,7 +197,8 @@ def timeline(orders: Sequence[Sequence[str]], chunks: int = 1) -> str:
     """
     problems = pipeline.schedule_problems(orders, chunks)
     if problems:
-        return "\n".join(["this schedule can't run:", *problems])
+        more = [f"and {len(problems) - MOST_PROBLEMS} more"] if len(problems) > MOST_PROBLEMS else []
+        return "\n".join(["this schedule can't run:", *problems[:MOST_PROBLEMS], *more])
     run = pipeline.execute(orders, TIMES, TRANSFER_S if chunks > 1 else 0.0, chunks)
     whole = not any("W" in text for order in orders for text in order)
     rows: list[list[tuple[str, float, float]]] = [[] for _ in orders]

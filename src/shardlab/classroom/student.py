@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import unicodedata
 
 from shardlab.quiz.draw import Draw
 
@@ -12,14 +13,14 @@ STUDENT_VARIABLE = "SHARDLAB_STUDENT"
 
 
 def normal_id(student: object) -> str:
-    """A student's ID without the differences that don't count: outer spaces, upper and lower case.
+    """A student's ID without the differences that don't count: outer spaces, case, and a Mac's two-part ü in a folder.
 
     Raises:
         ValueError: there is no ID.
     """
     if not isinstance(student, str) or not student.strip():
         raise ValueError(f"student must be your ID as text, such as 'ada', not {student!r}")
-    return student.strip().casefold()
+    return unicodedata.normalize("NFC", student).strip().casefold()
 
 
 def student_draw(assignment: str, student: str, stream: str) -> Draw:
