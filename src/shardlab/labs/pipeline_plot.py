@@ -96,4 +96,4 @@ def _legend(figure: Any, axes: Any, kinds: set[str], dark: bool) -> None:
         axes.bar([0], [0], color=color("compute", dark), alpha=SHADE[kind], label=WORDS[kind])
     axes.bar([0], [0], color=color("idle", dark), hatch="///", edgecolor=color("surface", dark), label="idle")
     text = color("text", dark)
-    figure.legend(loc="outside lower center", ncols=4, fontsize="small", frameon=False, labelcolor=text)
+    figure.legend(loc="outside lower center", ncols=4, fontsize="medium", frameon=False, labelcolor=text)
