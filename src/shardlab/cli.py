@@ -117,10 +117,10 @@ def _list_labs(context: typer.Context) -> None:
 def _run_lab(lab: Lab[Any, Any], arguments: dict[str, Any], json_file: Path | None) -> None:
     # Under torchrun every rank gets here: one of them speaks.
     speaks = os.environ.get("RANK", "0") == "0"
-    if speaks and json_file is not None and (json_file.is_dir() or not os.access(json_file.parent, os.W_OK)):
-        # Told now rather than after the measurement.
-        _fail(f"--json must name a file in a folder that can be written to, not {str(json_file)!r}", USAGE)
     try:
+        if speaks:
+            # Told now rather than after the measurement.
+            cli_models.check_folder(json_file)
         run = lab(**arguments)
     except ValueError as error:
         _fail(str(error), USAGE)

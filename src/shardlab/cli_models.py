@@ -50,7 +50,8 @@ def _refuse(error: ValueError) -> typer.Exit:
     return typer.Exit(USAGE)
 
 
-def _check_folder(json_file: Path | None) -> None:
+def check_folder(json_file: Path | None) -> None:
+    """Raise a ValueError if ``--json`` names a file that can't be written."""
     if json_file is not None and (json_file.is_dir() or not os.access(json_file.parent, os.W_OK)):
         raise ValueError(
             f"--json must name a file in a folder that can be written to, not {str(json_file)!r}"
@@ -126,7 +127,7 @@ def plan(
     from shardlab.models import plan as planner
 
     try:
-        _check_folder(json_file)
+        check_folder(json_file)
         kind = hardware.node(_known("--node", node, hardware.NODES))
         origins: tuple[str, ...] = ()
         if measured is not None:
@@ -204,7 +205,7 @@ def diagnose(
     from shardlab.models import nccl_log
 
     try:
-        _check_folder(json_file)
+        check_folder(json_file)
         table = nccl_log.parse(log.read_text("utf-8")) if log is not None else None
         words = ""
         bandwidth: float | str | None = link

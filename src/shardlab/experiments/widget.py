@@ -10,17 +10,13 @@ import anywidget
 import traitlets
 
 from shardlab import palette
+from shardlab.embed import es_module
 from shardlab.experiments.controls import Control, Experiment, checked, description, resolved
 from shardlab.experiments.engine import load, run
 from shardlab.experiments.look import Picture
 from shardlab.experiments.page import experiment_html
 
 _WEB = Path(__file__).resolve().parents[1] / "web"
-
-
-def _esm() -> str:
-    # The built file is a script for pages; naming its default export makes it a module.
-    return (_WEB / "experiment.js").read_text("utf-8") + "\nexport default shardlabExperiment.default;\n"
 
 
 def _css() -> str:
@@ -50,7 +46,7 @@ class ExperimentWidget(anywidget.AnyWidget):  # type: ignore[misc]
         chart: the answer to the present values, a read-only trait: ``w.chart["words"]``, ``w.chart["readouts"]``.
     """
 
-    _esm = _esm()
+    _esm = es_module("experiment.js", "shardlabExperiment")
     _css = _css()
     _experiment: Experiment
     spec = traitlets.Dict(read_only=True).tag(sync=True)

@@ -8,6 +8,7 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
+from shardlab.embed import json_script
 from shardlab.experiments.chart import even_ticks, log_ticks
 from shardlab.predictions.model import Choice, Guess, Prediction
 from shardlab.quiz.model import decimal
@@ -137,10 +138,8 @@ def element(prediction: Prediction, guesses: dict[Any, Any] | None = None) -> st
     The page's ``predict.js`` brings it to life. Without scripts and on paper the text stays.
     """
     data = payload(prediction, guesses)
-    # "<" would let a text end the script element.
-    encoded = json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
     return (
         f'<book-predict id="predict-{escape(prediction.id)}" lang="{LANGUAGE}" class="tex2jax_ignore mathjax_ignore">'
-        f'<script type="application/json">{encoded}</script>'
+        f"{json_script(data)}"
         f'<div class="predict-static">{_static(data)}</div></book-predict>'
     )

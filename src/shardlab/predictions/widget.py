@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from importlib.resources import files
 from typing import Any
 
 import anywidget
 import traitlets
 
+from shardlab.embed import es_module
 from shardlab.palette import css
 from shardlab.predictions.model import Choice, Guess, Prediction
 from shardlab.predictions.render import element, payload, with_unit
@@ -17,12 +17,6 @@ from shardlab.quiz.text import to_plain
 # One counter for all predictions of a kernel: the id stands in the notebook's stored output, and one that is
 # counted, not drawn, comes out the same in every run.
 _serial = itertools.count(1)
-
-
-def _module() -> str:
-    """The page's script as an ES module: it is a classic script that puts its exports in one global."""
-    script = (files("shardlab") / "web" / "predict.js").read_text(encoding="utf-8")
-    return f"{script}\nexport default shardlabPredict.default;\n"
 
 
 def _put(into: Any, at: tuple[object, ...], value: Any) -> Any:
@@ -43,7 +37,7 @@ class PredictionWidget(anywidget.AnyWidget):  # type: ignore[misc]
         guesses: what the reader typed, by the question's name: a number in the question's unit, or an option's name.
     """
 
-    _esm = _module()
+    _esm = es_module("predict.js", "shardlabPredict")
     _css = css()
     prediction = traitlets.Dict().tag(sync=True)
     guesses = traitlets.Dict().tag(sync=True)

@@ -9,6 +9,7 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
+from shardlab.embed import json_script
 from shardlab.quiz.misconceptions import MISCONCEPTIONS
 from shardlab.quiz.model import (
     Number,
@@ -241,10 +242,8 @@ def element(quiz: Quiz, catalogue: Catalogue | None = None, language: str = "en"
     The page's ``quiz.js`` brings it to life. Without scripts and on paper the text stays.
     """
     data = payload(quiz, catalogue, language)
-    # "<" would let a text end the script element.
-    encoded = json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
     return (
         f'<book-quiz id="quiz-{escape(quiz.id)}" lang="{escape(data["language"])}" class="tex2jax_ignore mathjax_ignore">'
-        f'<script type="application/json">{encoded}</script>'
+        f"{json_script(data)}"
         f'<div class="quiz-static">{static_html(data, ui_strings(language))}</div></book-quiz>'
     )

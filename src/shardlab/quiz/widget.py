@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from importlib.resources import files
 from typing import Any
 
 import anywidget
 import traitlets
 
+from shardlab.embed import es_module
 from shardlab.palette import css
 from shardlab.quiz.model import Quiz
 from shardlab.quiz.render import Catalogue, element, payload
@@ -17,12 +17,6 @@ from shardlab.quiz.text import to_plain
 
 # One counter for all quizzes of a kernel: see QuizWidget.__init__.
 _serial = itertools.count(1)
-
-
-def _module() -> str:
-    """The page's script as an ES module: it is a classic script that puts its exports in one global."""
-    script = (files("shardlab") / "web" / "quiz.js").read_text(encoding="utf-8")
-    return f"{script}\nexport default shardlabQuiz.default;\n"
 
 
 @dataclass(frozen=True)
@@ -44,7 +38,7 @@ class QuizWidget(anywidget.AnyWidget):  # type: ignore[misc]
             to ``{}`` to start over.
     """
 
-    _esm = _module()
+    _esm = es_module("quiz.js", "shardlabQuiz")
     _css = css()
     quiz = traitlets.Dict().tag(sync=True)
     answers = traitlets.Dict().tag(sync=True)
