@@ -6,6 +6,7 @@
 // src/experiment/index.js -> experiment.js   \ each is a classic script that puts the module's exports in one
 // src/predict/index.js    -> predict.js       > global, so that pages opened from a disk (file://) work as well.
 // src/quiz/index.js       -> quiz.js         /
+// src/page/index.js       -> page.js           what every page of the book loads
 // src/experiment/worker.js -> worker.js        the MicroPython engine, a classic worker
 // src/experiment/experiment.css and the like -> experiment.css, predict.css, quiz.css
 //
@@ -26,6 +27,7 @@ const micropython = path.join(packages, "@micropython/micropython-webassembly-py
 
 const entries = [
   { from: "src/experiment/index.js", to: "experiment.js", global: "shardlabExperiment" },
+  { from: "src/page/index.js", to: "page.js" },
   { from: "src/predict/index.js", to: "predict.js", global: "shardlabPredict" },
   { from: "src/quiz/index.js", to: "quiz.js", global: "shardlabQuiz" },
   { from: "src/experiment/worker.js", to: "worker.js" },

@@ -4,7 +4,7 @@ Add ``shardlab.sphinx_ext`` to ``extensions``. It
 
 - writes ``_static/shardlab/`` into the built site: scripts, styles, the palette, the WebAssembly engine, and for
   each experiment its description and the Python files that it runs;
-- loads scripts only on pages that hold an experiment, a prediction or a quiz;
+- loads scripts of experiments, predictions and quizzes only on pages that hold one;
 - points MathJax to the copy in the package, so that no page reaches for another host;
 - lets notebooks' live experiments appear as plain elements instead of widgets;
 - adds a directive for Markdown pages::
@@ -40,6 +40,7 @@ FOLDER = "shardlab"
 _COPIED = (
     "experiment.js",
     "experiment.css",
+    "page.js",
     "predict.js",
     "predict.css",
     "quiz.js",
@@ -161,6 +162,7 @@ def _load_what_the_page_uses(
 ) -> None:
     body = context.get("body") or ""
     app.add_css_file(f"{FOLDER}/palette.css")
+    app.add_js_file(f"{FOLDER}/page.js", loading_method="defer")
     if "<live-experiment" in body or "sl-figure" in body:
         app.add_css_file(f"{FOLDER}/experiment.css")
     if "<live-experiment" in body:

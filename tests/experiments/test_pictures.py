@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 
 from shardlab.experiments import chart, engine, figure, plot, style
 from shardlab.experiments.bundle import experiment_names
+from shardlab.experiments.look import svg_of
 from shardlab.experiments.page import experiment_html
 from shardlab.experiments.static import are_short, panel_figure, panel_svg
 from shardlab.palette import ROLES, color
@@ -199,3 +200,17 @@ def test_style_is_taken_back_after_a_block_and_stays_without_one() -> None:
 def test_panels_have_their_titles_outside_the_picture() -> None:
     for panel in ONE_OF_EACH:
         assert not [axes for axes in panel_figure(panel).axes if axes.get_title()]
+
+
+def test_text_keeps_its_weight_and_its_slant() -> None:
+    picture = Figure(figsize=(2, 1))
+    for words, look in (("plain", {}), ("slanted", {"style": "italic"}), ("strong", {"weight": "bold"})):
+        picture.text(0.1, 0.5, words, **look)
+    styles = {
+        words: style
+        for style, words in re.findall(r'<text style="([^"]*)"[^>]*>(\w+)<', svg_of(picture, "alt"))
+    }
+    assert "font-style: italic" in styles["slanted"]
+    assert "font-weight: bold" in styles["strong"]
+    assert "font-style" not in styles["plain"] + styles["strong"]
+    assert "font-weight" not in styles["plain"] + styles["slanted"]

@@ -105,8 +105,9 @@ def test_a_reload_keeps_guesses_and_answers_and_guessing_again_clears_both(page_
     assert answers(page) == ["", "", ""]
 
 
-def test_drawn_in_the_chart(page_of):
+def test_drawn_in_the_chart(page_of, settle):
     page = page_of("one")
+    settle(page)
     chart = page.locator("book-predict svg")
     box = chart.bounding_box()
     page.mouse.move(box["x"] + box["width"] * 0.2, box["y"] + box["height"] * 0.5)
@@ -184,11 +185,12 @@ def test_it_speaks_the_pages_language(page_of):
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 360])
-def test_nothing_from_axe_and_it_fits(theme, width, page_of):
+def test_nothing_from_axe_and_it_fits(theme, width, page_of, settle):
     page = page_of(theme, width=width, scheme=theme)
     for element in page.locator("book-predict").all():
         element.locator("input[type=text]").first.fill("7")
         element.get_by_role("button").click()
+    settle(page)
     assert page.locator(".answer p").count() > 50
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     page.add_script_tag(path=str(AXE))

@@ -11,6 +11,7 @@ import pytest
 from shardlab.palette import css
 from shardlab.quiz import html, registry
 from shardlab.quiz.text import to_plain
+from tests.conftest import PATIENCE_S
 
 pytestmark = pytest.mark.browser
 
@@ -180,6 +181,7 @@ def test_what_is_no_number_is_said_to_be_none(number_reader, text, unit, error):
 @pytest.fixture(scope="module")
 def number_reader(chromium, site):
     context = chromium.new_context()
+    context.set_default_timeout(PATIENCE_S * 1000)
     page = context.new_page()
     page.goto(f"{site}/light.html")
     yield lambda text, unit: page.evaluate(
@@ -188,13 +190,12 @@ def number_reader(chromium, site):
     context.close()
 
 
-def test_every_key_is_right_and_every_typical_slip_is_named_as_itself(chromium, site):
-    page = chromium.new_context().new_page()
-    page.goto(f"{site}/all.html")
+def test_every_key_is_right_and_every_typical_slip_is_named_as_itself(site, open_page):
+    page = open_page(f"{site}/all.html")
     wrong = page.evaluate(
         """() => {
           const found = [];
-          for (const element of document.querySelectorAll("book-quiz")) for (const variant of element.quiz.variants)
+          for (const element of document.querySelectorAll("book-quiz")) for (const variant of element.data.variants)
             for (const part of variant.parts) {
               const grade = (response) => shardlabQuiz.grade(part, response);
               const expect = (ok, ...what) => { if (!ok) found.push([variant.id, part.id, ...what]); };
@@ -226,7 +227,6 @@ def test_every_key_is_right_and_every_typical_slip_is_named_as_itself(chromium, 
           return found;
         }"""
     )
-    page.context.close()
     assert wrong == []
 
 
@@ -440,7 +440,7 @@ def test_a_question_that_changed_starts_anew_but_keeps_the_readers_words(quiz):
     page.evaluate(
         """() => {
           const quiz = document.querySelector("#quiz-q3");
-          const data = structuredClone(quiz.quiz);
+          const data = structuredClone(quiz.data);
           for (const part of data.variants[0].parts) part.version = "changed";
           const fresh = document.createElement("book-quiz");
           fresh.id = "fresh";
@@ -634,7 +634,7 @@ def test_paper_has_questions_first_and_answers_after_them(quiz, scripts):
         page.pdf()
         # What printing opened is closed again.
         page.emulate_media(media="screen")
-        assert page.evaluate("document.querySelectorAll('details[open]').length") == 0
+        page.wait_for_function("document.querySelectorAll('details[open]').length === 0")
 
 
 RULES = """async () => {
@@ -650,22 +650,25 @@ def violations(page):
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_axe_finds_nothing(quiz, theme):
+def test_axe_finds_nothing(quiz, settle, theme):
     page, element = quiz(theme)
+    settle(page)
     assert violations(page) == []
     answer_all_kinds(page, element)
     type_and_check(page, part(element, "chapter/speedup"), "2.91")
     while element.get_by_role("button", name="Show solution").count():
         element.get_by_role("button", name="Show solution").first.click()
+    settle(page)
     assert violations(page) == []
 
 
-def test_axe_finds_nothing_in_any_variant(quiz):
+def test_axe_finds_nothing_in_any_variant(quiz, settle):
     page, _ = quiz(width=360)
     longest = max(len(registry.load(name).variants) for name in ("q3", "q4"))
     for _ in range(longest - 1):
         for button in page.get_by_role("button", name="Show another variant").all():
             button.click()
+        settle(page)
         assert violations(page) == []
 
 

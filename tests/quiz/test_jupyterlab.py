@@ -1,23 +1,18 @@
-"""Quiz and prediction in a real JupyterLab: they keep the notebook's shortcuts out, and the kernel knows the answers."""
+"""Quiz, prediction and experiment in a real JupyterLab: they keep its shortcuts out, and the kernel knows what was typed."""
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
-import socket
-import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 
 import nbformat
 import pytest
 
+from tests.jupyter_server import jupyter_lab
+
 pytestmark = pytest.mark.browser
 
-LIMIT_S = 120
+LIMIT_S = 240
 CELLS = [
     "from shardlab.quiz import quiz\nq = quiz('q3')\nq",
     "print(q.progress()['chapter'].right, q.answers['chapter/speedup']['misconception'])\n"
@@ -25,60 +20,26 @@ CELLS = [
     "q.answers = {}",
     "from shardlab.predictions import predict\nmine = {8: 8.0, 64: 64.0, 512: 512.0}\npredict('c03', mine)",
     "print(mine)",
+    "from shardlab.experiments import experiment\nlive = experiment('scaling-explorer')\nlive",
+    "print(live.ranks, 'ranks')",
 ]
 
 
 @pytest.fixture
 def lab(tmp_path):
-    """A JupyterLab on a free port, with one notebook; gives its address and stops it whatever happens."""
+    """The address of a JupyterLab with one notebook."""
     work = tmp_path / "work"
     work.mkdir()
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(text) for text in CELLS])
     notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
     nbformat.write(notebook, work / "quiz.ipynb")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    places = (
-        "JUPYTER_CONFIG_DIR",
-        "JUPYTER_DATA_DIR",
-        "JUPYTERLAB_SETTINGS_DIR",
-        "JUPYTERLAB_WORKSPACES_DIR",
-    )
-    command = [sys.executable, "-m", "jupyter", "lab", "--no-browser", "--allow-root", f"--port={port}"]
-    command += ["--IdentityProvider.token=", f"--ServerApp.root_dir={work}", "--ServerApp.port_retries=0"]
-    with open(tmp_path / "lab.log", "w") as log:
-        server = subprocess.Popen(
-            command,
-            env={**os.environ, **{name: str(tmp_path / name) for name in places}},
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-        try:
-            address = f"http://127.0.0.1:{port}"
-            until = time.monotonic() + LIMIT_S
-            while True:
-                try:
-                    urllib.request.urlopen(f"{address}/api", timeout=5).close()
-                    break
-                except (urllib.error.URLError, OSError):
-                    if server.poll() is not None or time.monotonic() > until:
-                        pytest.fail((tmp_path / "lab.log").read_text()[-2000:])
-                    time.sleep(0.2)
-            yield address
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(server.pid, signal.SIGTERM)
-            try:
-                server.wait(20)
-            except subprocess.TimeoutExpired:
-                os.killpg(server.pid, signal.SIGKILL)
-                server.wait()
+    command = [sys.executable, "-m", "jupyter", "lab", f"--ServerApp.root_dir={work}"]
+    with jupyter_lab(command, tmp_path / "jupyter") as address:
+        yield address
 
 
-@pytest.mark.timeout(600)
-def test_a_quiz_and_a_prediction_in_jupyterlab(lab, open_page):
+@pytest.mark.timeout(1200)
+def test_a_quiz_a_prediction_and_an_experiment_in_jupyterlab(lab, open_page):
     page = open_page(f"{lab}/lab/tree/quiz.ipynb?reset")
     page.set_default_timeout(LIMIT_S * 1000)
     # The server starts a kernel; a cell run before it is ready would wait for it.
@@ -90,6 +51,21 @@ def test_a_quiz_and_a_prediction_in_jupyterlab(lab, open_page):
 
     def output(cell):
         return page.locator(".jp-CodeCell").nth(cell).locator(".jp-OutputArea-output")
+
+    def told_by(cell, text):
+        """Runs a cell until it tells a text: what the page sends, the kernel gets after a pause in typing."""
+        prompt = page.locator(".jp-CodeCell").nth(cell).locator(".jp-InputPrompt")
+        until = time.monotonic() + LIMIT_S
+        while True:
+            before = prompt.inner_text()
+            run(cell)
+            while prompt.inner_text() in (before, "[*]:"):
+                assert time.monotonic() < until, f"cell {cell} does not end"
+                page.wait_for_timeout(100)
+            if text in output(cell).inner_text():
+                return
+            assert time.monotonic() < until, output(cell).inner_text()
+            page.wait_for_timeout(500)
 
     run(0)
     element = page.locator("book-quiz")
@@ -113,19 +89,15 @@ def test_a_quiz_and_a_prediction_in_jupyterlab(lab, open_page):
     assert page.locator(".jp-Cell").count() == len(CELLS)
 
     # What the kernel knows, while the wrong answer stands.
-    page.wait_for_timeout(1000)  # answers are sent after a pause in typing
-    run(1)
-    output(1).get_by_text("0 step-inflation").wait_for()
-    assert r"'add bb dd\nxx m y 0 0'" in output(1).inner_text()
+    told_by(1, r"'add bb dd\nxx m y 0 0'")
+    assert "0 step-inflation" in output(1).inner_text()
 
     speedup.locator("input").click()
     page.keyboard.press("Control+A")
     page.keyboard.type("2,91")
     page.keyboard.press("Enter")
     told.get_by_text("Right: 2.91×.").wait_for()
-    page.wait_for_timeout(1000)
-    run(1)
-    output(1).get_by_text("1 None").wait_for()
+    told_by(1, "1 None")
 
     # Shown anew it has the same answers; the kernel can clear them.
     run(0)
@@ -140,9 +112,28 @@ def test_a_quiz_and_a_prediction_in_jupyterlab(lab, open_page):
     guess = page.locator("book-predict")
     guess.locator("input").nth(1).click()
     page.keyboard.type("20.5")
-    page.wait_for_timeout(500)
-    run(4)
-    output(4).get_by_text("{8: 8.0, 64: 20.5, 512: 512.0}").wait_for()
+    told_by(4, "{8: 8.0, 64: 20.5, 512: 512.0}")
     guess.get_by_role("button", name="Compare with the model").click()
     guess.get_by_text("You said 20.5×: well predicted.").wait_for()
+
+    # So do an experiment's fields, sliders and buttons, which stand in the page itself.
+    run(5)
+    live = page.locator(".sl-experiment")
+    box = live.locator(".sl-value").first
+    box.click()
+    page.keyboard.press("Control+A")
+    page.keyboard.type("bb dd", delay=150)
+    assert box.input_value() == "bb dd"
+    page.keyboard.press("Control+A")
+    page.keyboard.type("64")
+    page.keyboard.press("Enter")
+    live.get_by_text("One step at N = 64").wait_for()
+    live.get_by_role("slider").first.press("ArrowLeft")
+    live.get_by_text("One step at N = 64").wait_for(state="detached")
+    page.keyboard.press("ArrowRight")
+    live.get_by_text("One step at N = 64").wait_for()
+    live.get_by_role("button", name="Reset").focus()
+    page.keyboard.type("ddbbx", delay=150)
+    assert page.locator(".jp-Cell").count() == len(CELLS)
+    told_by(6, "64 ranks")
     assert page.foreign == []

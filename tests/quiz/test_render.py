@@ -89,7 +89,7 @@ def test_the_same_bytes_in_every_process():
             capture_output=True,
             text=True,
             check=True,
-            timeout=60,
+            timeout=280,
         ).stdout
         for seed in ("1", "2")
     }

@@ -56,13 +56,20 @@ export function debounced(milliseconds, action) {
   return run;
 }
 
-// A live region that speaks once the reader has come to rest.
-export function announcer(milliseconds = 700) {
+// A live region that speaks once the reader has come to rest, and is empty again when that has been read: who walks
+// through the page should not meet the same words twice.
+export function announcer(milliseconds = 700, kept = 20_000) {
   const region = html("p", { role: "status", "aria-live": "polite", class: "sl-hidden" });
+  const clear = debounced(kept, () => (region.textContent = ""));
+  const now = (text) => {
+    region.textContent = text;
+    clear();
+  };
+  let last = "";
   const say = debounced(milliseconds, (text) => {
-    if (region.textContent !== text) region.textContent = text;
+    if (text !== last) now((last = text));
   });
-  return { region, say };
+  return { region, say, now };
 }
 
 export const wantsLittleMotion = () => matchMedia("(prefers-reduced-motion: reduce)").matches;

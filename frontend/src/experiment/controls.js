@@ -43,9 +43,19 @@ function makeSlider(control, change) {
     inputmode: control.whole ? "numeric" : undefined,
     "aria-label": texts.typed(control.label),
     size: 9,
-    onchange: () => change(typedValue(box.value)),
-    onkeydown: (event) => event.key === "Escape" && (box.value = shown),
+    onchange: () => send(),
+    onkeydown: ({ key }) => {
+      if (key === "Escape") box.value = shown;
+      if (key === "Enter") send(); // in a notebook no change follows this key
+    },
   });
+
+  let sent = null;
+  function send() {
+    if (box.value === sent) return;
+    sent = box.value;
+    change(typedValue(sent));
+  }
 
   // "2e9" in a box with a unit keeps the unit that stood there; "2 GB/s" is read by Python.
   function typedValue(typed) {
@@ -59,6 +69,7 @@ function makeSlider(control, change) {
     range.value = nearestStop(control, value);
     range.setAttribute("aria-valuetext", text);
     shown = text;
+    sent = null;
     box.value = text;
     box.removeAttribute("aria-invalid");
   }

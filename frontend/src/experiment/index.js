@@ -1,6 +1,7 @@
 // Live experiments. On a page this file is a script that defines <live-experiment>; in a notebook it is the
 // front end of the widget (see build.mjs).
 
+import { keepKeys } from "../common/notebook.js";
 import { defineElement } from "./element.js";
 import { notebookEngine } from "./engine-notebook.js";
 import { renderExperiment } from "./render.js";
@@ -13,11 +14,10 @@ function render({ model, el }) {
   const spec = model.get("spec");
   const state = Object.fromEntries(spec.controls.map(({ name }) => [name, model.get(name)]));
   const engine = notebookEngine(model);
-  // JupyterLab takes keys for its commands, and the focus with them, unless told to leave them to the controls.
-  el.dataset.lmSuppressShortcuts = "true";
-  for (const type of ["keydown", "keyup", "keypress"]) el.addEventListener(type, (event) => event.stopPropagation());
+  const release = keepKeys(el);
   const view = renderExperiment(el, spec, engine, state);
   return () => {
+    release();
     engine.stop();
     view.destroy();
   };

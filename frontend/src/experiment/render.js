@@ -43,7 +43,7 @@ export function renderExperiment(root, spec, engine, state = {}, options = {}) {
   const words = html("div", { class: "sl-words" });
   const picture = html("div", { class: "sl-picture" }, ...(options.picture ?? [panels, readouts, words]));
   const problem = html("p", { class: "sl-problem", role: "alert" });
-  const { region, say } = announcer();
+  const { region, say, now } = announcer();
   const note = html("span", { class: "sl-note" });
 
   // Controls ------------------------------------------------------------------------------------------------
@@ -74,7 +74,7 @@ export function renderExperiment(root, spec, engine, state = {}, options = {}) {
     }
     const active = spec.presets.find((preset) => same(preset.values, values));
     presetButtons.forEach((button, index) => button.setAttribute("aria-pressed", spec.presets[index] === active));
-    source.textContent = active ? active.source : texts.ownValues;
+    source.textContent = active ? active.source : same(home, values) ? "" : texts.ownValues;
     players.forEach(({ refresh }) => refresh());
   }
 
@@ -140,7 +140,8 @@ export function renderExperiment(root, spec, engine, state = {}, options = {}) {
       showValues(reply.texts);
     }
     draw();
-    say(reply.words.slice(0, 2).join(" "));
+    // What the page says at first, a reader finds in the text; said aloud is what the reader has changed.
+    if (moves > 0) say(reply.words.slice(0, 2).join(" "));
     if (isLast) options.onChange?.(values);
     motion = false;
     // For tests and benchmarks: what is drawn now, and the milliseconds it took to compute and to draw.
@@ -203,7 +204,7 @@ export function renderExperiment(root, spec, engine, state = {}, options = {}) {
   const forget = debounced(2500, () => (note.textContent = ""));
   async function copy(text) {
     note.textContent = (await copyText(text)) ? texts.copied : texts.notCopied;
-    region.textContent = note.textContent;
+    now(note.textContent);
     forget();
   }
   const foot = html(

@@ -1,6 +1,6 @@
-// <book-predict>: a chapter's questions before it starts. Its data is the JSON in its <script> child (or given by a
-// notebook's widget); its other children are the same questions as text, which stay without scripts and on paper.
+// <book-predict>: a chapter's questions before it starts.
 
+import { DataElement } from "../common/data-element.js";
 import { html, uniqueId } from "../common/dom.js";
 import { localStorageOrNothing } from "../common/storage.js";
 import { plain, wordsIn } from "../common/words.js";
@@ -15,37 +15,8 @@ const PREFIX = "shardlab.predict/";
 const memory = new Map();
 const withUnit = (text, unit) => (unit === "×" || !unit ? `${text}${unit ?? ""}` : `${text}\u00a0${unit}`);
 
-function dataOf(element) {
-  const script = element.querySelector(':scope > script[type="application/json"]');
-  try {
-    const data = JSON.parse(script.textContent);
-    return Array.isArray(data.items) && data.items.length ? data : null;
-  } catch {
-    return null;
-  }
-}
-
-export class BookPredict extends HTMLElement {
-  connectedCallback() {
-    if (this.data) this.build();
-    else if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", () => this.start(), { once: true });
-    else this.start();
-  }
-
-  start() {
-    if (!this.isConnected || this.data) return;
-    const data = dataOf(this);
-    // Without data the text stays as it is.
-    if (data) this.use(data);
-    else console.error("book-predict: no readable data", this);
-  }
-
-  /** Take a prediction's data, and the widget's model in a notebook. */
-  use(data, model = null) {
-    this.data = data;
-    this.model = model;
-    if (this.isConnected) this.build();
-  }
+export class BookPredict extends DataElement {
+  static list = "items";
 
   // What was typed, by question and version of it, and whether it was compared ------------------------------------
   get storage() {
@@ -103,17 +74,9 @@ export class BookPredict extends HTMLElement {
   }
 
   // On the screen -------------------------------------------------------------------------------------------------
-  open() {
-    const root = this.attachShadow({ mode: "open" });
-    // JupyterLab cancels line breaks in anything inside a cell.
-    root.addEventListener("beforeinput", (event) => event.stopPropagation());
-    return root;
-  }
-
-  build() {
+  show() {
     this.words = wordsIn({ en, zhCN }, document.documentElement.lang, this.data.language);
     const { say, tag } = this.words;
-    const root = this.shadowRoot ?? this.open();
     this.read();
     this.ids = uniqueId("sl-predict");
     const heading = `${this.ids}-title`;
@@ -123,9 +86,9 @@ export class BookPredict extends HTMLElement {
     const columns = this.data.items.filter(({ tick }) => tick);
     this.columns = columns;
     this.sketch = this.data.sketch && makeSketch(this.data.sketch, columns.map(({ tick }) => tick), (column, value) => this.drawn(column, value));
-    root.replaceChildren(
+    this.root.replaceChildren(
       html("style", {}, style),
-      html("div", { role: "group", class: "predict", lang: tag, "aria-labelledby": heading },
+      html("div", { role: "group", class: "predict card", lang: tag, "aria-labelledby": heading },
         html("h3", { id: heading }, say("title")),
         html("p", { class: "hint" }, say("intro"), this.sketch && ` ${say("draw")}`),
         html("div", { class: this.sketch ? "two" : "" },
@@ -135,13 +98,13 @@ export class BookPredict extends HTMLElement {
         this.told),
       html("div", { class: "static" }, html("slot")));
     if (this.model && Object.keys(this.typed).length) this.write(); // the kernel may have been started anew
-    this.show();
+    this.fill();
   }
 
   row(item, index) {
     const { say, rich } = this.words;
     const id = `${this.ids}-${index}`;
-    const answer = html("div", { class: "answer", tabindex: "-1" });
+    const answer = html("div", { class: "answer" });
     let field;
     if (item.kind === "choice") {
       const inputs = item.options.map((option) =>
@@ -209,7 +172,7 @@ export class BookPredict extends HTMLElement {
     }
     this.compared = true;
     this.write();
-    this.show();
+    this.fill();
     this.rows[0].answer.focus();
   }
 
@@ -217,19 +180,23 @@ export class BookPredict extends HTMLElement {
     this.compared = false;
     this.typed = {};
     this.write();
-    this.show();
+    this.fill();
     this.rows[0].field.focus();
   }
 
-  show() {
+  // What the fields hold, and, once compared, the answers.
+  fill() {
     const { say, rich } = this.words;
     this.button.textContent = say(this.compared ? "again" : "compare");
     this.button.className = this.compared ? "" : "primary";
     for (const { item, field, answer } of this.rows) {
       field.show(this.textOf(item), this.compared);
+      // The focus goes to the first answer, and to nothing that is empty.
+      if (this.compared) answer.tabIndex = -1;
+      else answer.removeAttribute("tabindex");
       answer.replaceChildren(...(this.compared
         ? [html("p", {}, html("strong", {}, say("answer", { value: withUnit(plain(item.shown), item.unit) })), " ", this.verdict(item)),
-           rich("p", item.why)]
+           item.why ? rich("p", item.why) : ""]
         : []));
     }
     this.drawSketch();

@@ -1,21 +1,11 @@
-// <book-quiz>: a quiz on a page. Its data is the JSON in its <script> child (or given by a notebook's widget); its other
-// children are the same questions as text, which stay without scripts and on paper.
+// <book-quiz>: a quiz on a page.
 
+import { DataElement } from "../common/data-element.js";
 import { html, uniqueId } from "../common/dom.js";
 import { partNode } from "./parts.js";
 import { Store } from "./store.js";
 import style from "./style.js";
 import { plain, wordsFor } from "./words.js";
-
-function dataOf(element) {
-  const script = element.querySelector(':scope > script[type="application/json"]');
-  try {
-    const data = JSON.parse(script.textContent);
-    return Array.isArray(data.variants) && data.variants.length ? data : null;
-  } catch {
-    return null;
-  }
-}
 
 // The name of a mistake in one of a question's lists.
 function nameOf(part, misconception) {
@@ -23,36 +13,17 @@ function nameOf(part, misconception) {
   return found && plain(found.name);
 }
 
-export class BookQuiz extends HTMLElement {
-  connectedCallback() {
-    if (this.quiz) this.show();
-    else if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", () => this.start(), { once: true });
-    else this.start();
-  }
+export class BookQuiz extends DataElement {
+  static list = "variants";
 
   disconnectedCallback() {
     this.stop?.();
   }
 
-  start() {
-    if (!this.isConnected || this.quiz) return;
-    const data = dataOf(this);
-    // Without data the text stays as it is.
-    if (data) this.use(data);
-    else console.error("book-quiz: no readable data", this);
-  }
-
-  /** Take a quiz's data, and the widget's model in a notebook. */
-  use(quiz, model = null) {
-    this.quiz = quiz;
-    this.model = model;
-    if (this.isConnected) this.show();
-  }
-
   show() {
     this.stop?.();
-    this.words = wordsFor(document.documentElement.lang, this.quiz.language);
-    this.store = new Store(this.quiz, this.model);
+    this.words = wordsFor(document.documentElement.lang, this.data.language);
+    this.store = new Store(this.data, this.model);
     this.ids = uniqueId("sl-quiz");
     this.store.lost = () => this.showKept();
     const unwatch = this.store.watch(() => this.showVariant());
@@ -70,31 +41,23 @@ export class BookQuiz extends HTMLElement {
     this.build();
   }
 
-  open() {
-    const root = this.attachShadow({ mode: "open" });
-    // JupyterLab cancels line breaks in anything inside a cell.
-    root.addEventListener("beforeinput", (event) => event.stopPropagation());
-    return root;
-  }
-
   build() {
     const { say, rich, tag } = this.words;
-    const root = this.shadowRoot ?? this.open();
     this.progress = html("p", { class: "progress" });
     this.select = html("select", { id: `${this.ids}-variant`, onchange: () => this.go(this.select.selectedIndex) },
-      ...this.quiz.variants.map(() => html("option")));
+      ...this.data.variants.map(() => html("option")));
     this.body = html("div", { class: "variant" });
     this.kept = html("p");
     this.told = html("p", { role: "status" });
-    const only = this.quiz.variants.length === 1;
+    const only = this.data.variants.length === 1;
     const heading = `${this.ids}-title`;
-    root.replaceChildren(
+    this.root.replaceChildren(
       html("style", {}, style),
-      html("section", { class: "quiz", lang: tag, "aria-labelledby": heading },
+      html("section", { class: "quiz card", lang: tag, "aria-labelledby": heading },
         html("header", {},
           html("p", { class: "eyebrow" }, say("selfCheck")),
-          rich("h3", this.quiz.title, { id: heading }),
-          rich("p", this.quiz.question)),
+          rich("h3", this.data.title, { id: heading }),
+          rich("p", this.data.question)),
         html("div", { class: "bar" },
           only ? null : html("label", { for: this.select.id }, html("span", { class: "sr" }, say("variant")), this.select),
           only ? null : html("button", { type: "button", onclick: () => this.another() }, say("another")),
@@ -128,22 +91,22 @@ export class BookQuiz extends HTMLElement {
   }
 
   get index() {
-    return Math.max(this.quiz.variants.findIndex((variant) => variant.id === this.store.variant), 0);
+    return Math.max(this.data.variants.findIndex((variant) => variant.id === this.store.variant), 0);
   }
 
   go(index) {
-    this.store.variant = this.quiz.variants[index].id;
+    this.store.variant = this.data.variants[index].id;
     this.showVariant();
   }
 
   another() {
-    this.go((this.index + 1) % this.quiz.variants.length);
+    this.go((this.index + 1) % this.data.variants.length);
     this.body.querySelector("h4").focus();
   }
 
   showVariant() {
     const { rich } = this.words;
-    const variant = this.quiz.variants[this.index];
+    const variant = this.data.variants[this.index];
     this.body.replaceChildren(
       rich("h4", variant.title, { tabindex: "-1" }),
       rich("p", variant.scenario),
@@ -184,19 +147,19 @@ export class BookQuiz extends HTMLElement {
 
   showProgress() {
     const { say } = this.words;
-    const count = this.quiz.variants.length;
-    this.quiz.variants.forEach((variant, index) => {
+    const count = this.data.variants.length;
+    this.data.variants.forEach((variant, index) => {
       const done = this.done(variant) === variant.parts.length ? " ✓" : "";
       this.select.options[index].textContent = say("variantChoice", { position: index + 1, count, title: plain(variant.title) }) + done;
     });
-    const variant = this.quiz.variants[this.index];
+    const variant = this.data.variants[this.index];
     this.progress.textContent = say("progress", { right: this.done(variant), count: variant.parts.length });
   }
 
   // What the review page shows of this quiz: counts, and the names of the mistakes that stand.
   keepSummary() {
     const again = new Set();
-    const variants = this.quiz.variants.map((variant) => {
+    const variants = this.data.variants.map((variant) => {
       for (const part of variant.parts) {
         const record = this.store.get(`${variant.id}/${part.id}`);
         if (record?.right === false && record.misconception) again.add(nameOf(part, record.misconception));
@@ -204,7 +167,7 @@ export class BookQuiz extends HTMLElement {
       return { title: plain(variant.title), right: this.done(variant), count: variant.parts.length };
     });
     again.delete(undefined);
-    this.store.summary = { language: this.quiz.language, variants, again: [...again] };
+    this.store.summary = { language: this.data.language, variants, again: [...again] };
   }
 
   clear() {
@@ -215,7 +178,7 @@ export class BookQuiz extends HTMLElement {
 
   /** Everything the reader answered, with the questions, as a file. */
   export() {
-    const variants = this.quiz.variants.map((variant) => ({
+    const variants = this.data.variants.map((variant) => ({
       id: variant.id,
       title: plain(variant.title),
       questions: variant.parts.flatMap((part) => {
@@ -223,8 +186,8 @@ export class BookQuiz extends HTMLElement {
         return record ? [{ id: part.id, question: plain(part.prompt), ...(part.unit ? { unit: part.unit } : {}), ...record }] : [];
       }),
     })).filter((variant) => variant.questions.length);
-    const text = JSON.stringify({ quiz: this.quiz.id, title: plain(this.quiz.title), seed: this.quiz.seed, variants }, null, 2);
-    const file = `shardlab-${this.quiz.id}-answers.json`;
+    const text = JSON.stringify({ quiz: this.data.id, title: plain(this.data.title), seed: this.data.seed, variants }, null, 2);
+    const file = `shardlab-${this.data.id}-answers.json`;
     const address = URL.createObjectURL(new Blob([text + "\n"], { type: "application/json" }));
     html("a", { href: address, download: file }).click();
     setTimeout(() => URL.revokeObjectURL(address), 10_000);

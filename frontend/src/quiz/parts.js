@@ -30,7 +30,7 @@ function numberField(part, response, changed, { say, id }) {
       input,
       html("span", { class: "unit", "aria-hidden": "true" }, part.unit),
       html("span", { class: "hint", id: `${id}-hint` }, whole ? say("hintWhole") : say("hint", { tolerance: limit }))));
-  return { node, focus: () => input.focus() };
+  return { node, focus: () => input.focus(), refuse: (refused) => input.setAttribute("aria-invalid", String(refused)) };
 }
 
 function optionFields(part, response, changed, { say, rich, id }) {
@@ -232,6 +232,7 @@ export function partNode(part, context) {
 
   function submit() {
     const result = grade(part, record.response);
+    field.refuse?.(result.state === "invalid");
     if (result.state === "invalid") {
       status.replaceChildren(...feedback(result, record.response));
       field.focus();

@@ -1,17 +1,8 @@
-// Colours come from the page (`--sl-*`, written by shardlab.palette); without them, from the reader's system.
-export default `
-:host { display: block; margin: 1.5em 0; text-align: start;
-  --text: var(--sl-text, CanvasText); --muted: var(--sl-muted, GrayText); --line: var(--sl-grid, ButtonBorder);
-  --surface: var(--sl-surface, Canvas); --panel: var(--sl-panel, Canvas); --accent: var(--sl-compute-text, LinkText);
-  --good: var(--sl-good-text, CanvasText); --bad: var(--sl-bad-text, CanvasText); --edge: var(--sl-muted, ButtonBorder); }
-* { box-sizing: border-box; }
-[hidden] { display: none !important; }
-.static { display: none; }
-.quiz { max-width: 50em; color: var(--text); background: var(--surface); border: 1px solid var(--line); border-radius: 10px;
-  overflow-wrap: break-word; line-height: 1.5; }
-.sr { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); white-space: nowrap; }
+import { questions } from "../common/style.js";
+
+export default `${questions}
+:host { margin: 1.5em 0; }
 p, ol, ul { margin: .5em 0; }
-em { font-style: italic; }
 sub, sup { line-height: 0; }
 code { font-family: ui-monospace, SFMono-Regular, Consolas, "DejaVu Sans Mono", monospace; font-size: .92em; }
 q { quotes: "“" "”"; }
@@ -32,7 +23,7 @@ h4 { margin: 0 0 .3em; font-size: 1.08em; font-weight: 650; }
 .given { max-width: 31em; margin: .8em 0 1.1em; }
 .given div { display: flex; align-items: baseline; gap: .8em; padding: .25em 0; border-bottom: 1px solid var(--line); }
 .given dt { display: flex; flex: 1; color: var(--muted); }
-.given dt em { flex: none; width: 1.5em; color: var(--text); }
+.given dt em { flex: none; min-width: 1.5em; padding-inline-end: .4em; color: var(--text); white-space: nowrap; }
 .given dd { margin: 0; font-weight: 600; font-variant-numeric: tabular-nums; text-align: end; }
 .scroll { overflow-x: auto; margin: .9em 0; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
@@ -47,24 +38,11 @@ legend > span { display: flex; align-items: baseline; }
 .badge { display: inline-block; min-width: 1.6em; flex: none; margin-inline-end: .6em; padding: 0 .3em; border-radius: 1em;
   border: 1.5px solid var(--accent); color: var(--accent); font-size: .85em; line-height: 1.5; text-align: center;
   font-variant-numeric: tabular-nums; }
-.hint { display: block; margin: .2em 0; font-size: .88em; color: var(--muted); }
-.number { display: flex; flex-wrap: wrap; align-items: center; gap: .2em .5em; }
+.hint { display: block; margin: .2em 0; }
 .number .hint { margin: 0 0 0 .6em; flex: 1 1 14em; }
-.unit { font-weight: 600; }
-input, textarea, select, button { font: inherit; color: inherit; }
-input[type=text], textarea, select { background: var(--surface); border: 1px solid var(--edge); border-radius: 5px;
-  padding: .35em .6em; min-height: 2.4em; }
-input[type=text] { width: 9em; max-width: 60%; font-variant-numeric: tabular-nums; }
+input[type=text] { width: 9em; max-width: 60%; }
 textarea { display: block; width: 100%; resize: vertical; }
-/* Drawn here, so that they follow the page's theme and not the system's. */
-input[type=radio], input[type=checkbox] { appearance: none; flex: none; display: grid; place-content: center;
-  width: 1.15em; height: 1.15em; margin: .18em 0 0; border: 1.5px solid var(--edge); border-radius: 3px;
-  background: var(--surface); cursor: inherit; }
-input[type=radio] { border-radius: 50%; }
-input:checked { background: var(--accent); border-color: var(--accent); }
-input:checked::before { content: ""; width: .8em; height: .8em; background: var(--surface);
-  clip-path: polygon(8% 52%, 22% 38%, 40% 56%, 78% 14%, 92% 28%, 40% 84%); }
-input[type=radio]:checked::before { width: .42em; height: .42em; clip-path: none; border-radius: 50%; }
+input:is([type=radio], [type=checkbox]) { margin-top: .18em; }
 .options, .points { display: grid; gap: .35em; }
 .options label, .points label { display: flex; gap: .7em; padding: .45em .7em; border: 1px solid var(--line);
   border-radius: 6px; cursor: pointer; }
@@ -79,15 +57,9 @@ input[type=radio]:checked::before { width: .42em; height: .42em; clip-path: none
 .order li { display: flex; align-items: center; justify-content: space-between; gap: .6em; padding: .3em .4em .3em .8em;
   border: 1px solid var(--line); border-radius: 6px; background: var(--surface); }
 .moves { display: flex; flex: none; gap: .3em; }
-button { min-height: 2.4em; padding: .3em 1em; border: 1px solid var(--edge); border-radius: 5px;
-  background: var(--surface); cursor: pointer; }
-button:hover { background: var(--panel); border-color: var(--accent); }
-button.primary { background: var(--accent); border-color: var(--accent); color: var(--surface); font-weight: 600; }
-button.primary:hover { filter: brightness(1.12); }
 button.move { min-width: 2.4em; padding: 0; line-height: 1; }
 button[aria-disabled=true] { color: var(--muted); border-style: dashed; border-color: var(--line); cursor: default; }
-.actions { display: flex; flex-wrap: wrap; gap: .6em; margin-top: .7em; }
-:is(input, textarea, select, button, h4, .panel, .scroll):focus-visible { outline: 3px solid var(--accent); outline-offset: 2px; }
+.actions { margin-top: .7em; }
 
 .status > * { margin: .35em 0; }
 .status:not(:empty) { margin-top: .7em; padding: .25em .9em; border-left: 4px solid var(--edge); }
@@ -111,10 +83,5 @@ footer .warn { color: var(--bad); }
 @media (max-width: 30em) {
   header, .bar, .variant, footer { padding-inline: .8em; }
   .progress { margin-inline-start: 0; }
-}
-@media (forced-colors: active) { input[type=radio], input[type=checkbox] { appearance: auto; } }
-@media print {
-  .quiz { display: none; }
-  .static { display: block; }
 }
 `;

@@ -109,14 +109,17 @@ def _restyle(element: ElementTree.Element, halo: bool) -> None:
         [part.strip().split(": ", 1) for part in element.get("style", "").split(";") if part.strip()]
     )
     if is_text:
-        # Text keeps its size and weight, and takes the page's font.
+        # Text keeps its size, weight and slant, and takes the page's font.
         font = style.pop("font", "")
         size = re.search(r"[\d.]+px", font + style.get("font-size", ""))
         bold = re.search(r"\b(bold|700)\b", font + style.get("font-weight", ""))
+        italic = re.search(r"\b(italic|oblique)\b", font + style.get("font-style", ""))
         style = {name: value for name, value in style.items() if not name.startswith("font")}
         style["font-size"] = size.group(0) if size else "10px"
         if bold:
             style["font-weight"] = "bold"
+        if italic:
+            style["font-style"] = "italic"
         if halo:
             style.update(
                 {"paint-order": "stroke", "stroke": "var(--sl-halo, #ffffff)", "stroke-width": "3px"}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from fractions import Fraction
 
 from shardlab import hardware
 from shardlab.measured import ALL_REDUCE
@@ -23,8 +25,10 @@ from shardlab.models import (
 )
 from shardlab.models.mesh import mesh
 from shardlab.predictions.model import Choice, Guess, Prediction, Sketch
+from shardlab.predictions.words import in_words, part_in_words
 from shardlab.quiz.model import decimal
-from shardlab.transformer import parameters, preset
+from shardlab.quiz.parts import billions
+from shardlab.transformer import FLOPS_PER_PARAMETER_AND_TOKEN, parameters, preset
 from shardlab.units import GB, KB, MIB, MS, TB, US
 
 
@@ -32,9 +36,11 @@ def why_distribute() -> Prediction:
     """Chapter 01: Llama 2 7B on A100s of 80 GB at 40 % of their peak, 4 million tokens a step."""
     n_params = parameters(preset("llama2-7b"))
     card = hardware.accelerator("A100-80GB")
-    rate = 0.4 * card.peak_flops
-    years = 6 * n_params * 2e12 / rate / 86_400 / 365.25
-    compute_s = 6 * n_params * 4e6 / rate
+    held = memory.model_states(n_params).total_bytes
+    of_peak = 0.4
+    rate = of_peak * card.peak_flops
+    years = FLOPS_PER_PARAMETER_AND_TOKEN * n_params * 2e12 / rate / 86_400 / 365.25
+    compute_s = FLOPS_PER_PARAMETER_AND_TOKEN * n_params * 4e6 / rate
     balance = 1 + compute_s / (2 * 2 * n_params / (200e9 / 8))
     return Prediction(
         id="c01",
@@ -42,9 +48,10 @@ def why_distribute() -> Prediction:
             Guess(
                 id="state",
                 prompt="How many GB does a training step hold before the first token?",
-                key=memory.model_states(n_params).total_bytes / GB,
+                key=held / GB,
                 unit="GB",
-                why="Weights, gradients, a master copy and Adam's two moments take 16 bytes for each parameter.",
+                why="Weights, gradients, a master copy and Adam's two moments take "
+                f"{decimal(held / n_params, 2)} bytes for each parameter.",
                 at=("GB before the first token",),
             ),
             Guess(
@@ -52,7 +59,8 @@ def why_distribute() -> Prediction:
                 prompt="For how many years would one GPU compute?",
                 key=years,
                 unit="years",
-                why="Every token costs 6 FLOP for each parameter, and we count with 40 % of the peak.",
+                why=f"Every token costs {FLOPS_PER_PARAMETER_AND_TOKEN} FLOP for each parameter, "
+                f"and we count with {decimal(100 * of_peak, 2)} % of the peak.",
                 at=("years on one GPU",),
             ),
             Guess(
@@ -70,9 +78,11 @@ def why_distribute() -> Prediction:
 
 def what_collectives_cost() -> Prediction:
     """Chapter 02: the best all-reduce of a small and of a large buffer."""
+    ranks, latency_s = 64, 10 * US
     small, large = (
-        collectives.fastest("all-reduce", n_bytes, 64, 25 * GB, 10 * US) for n_bytes in (1 * KB, 1 * GB)
+        collectives.fastest("all-reduce", n_bytes, ranks, 25 * GB, latency_s) for n_bytes in (1 * KB, 1 * GB)
     )
+    rounds = collectives.algorithm("all-reduce", small.algorithm).cost(1 * KB, ranks).rounds
     return Prediction(
         id="c02",
         items=(
@@ -81,7 +91,8 @@ def what_collectives_cost() -> Prediction:
                 prompt="How long does the best way take for 1 kB?",
                 key=small.time_s / US,
                 unit="µs",
-                why=f"Six rounds of messages, and each costs 10 µs before its first byte: {small.algorithm}.",
+                why=f"{in_words(rounds).capitalize()} rounds of messages, and each costs {decimal(latency_s / US, 2)} µs "
+                f"before its first byte: {small.algorithm}.",
                 at=(1 * KB,),
                 scale=US,
             ),
@@ -108,12 +119,17 @@ def what_collectives_cost() -> Prediction:
 def data_parallel() -> Prediction:
     """Chapter 03: the source's cluster, weak scaling."""
     ranks = (8, 64, 512)
-    steps = [scaling.data_parallel(n, 100 * MS, 1 * GB, 10 * GB, 10 * US) for n in ranks]
-    times = [f"{decimal(step.step_time_s / MS)} ms" for step in steps]
+    few, more = ranks[:2]
+    compute_s = 100 * MS
+    steps = [scaling.data_parallel(n, compute_s, 1 * GB, 10 * GB, 10 * US) for n in ranks]
+    alone, *times = [
+        f"{decimal(seconds / MS)} ms" for seconds in (compute_s, *[step.step_time_s for step in steps])
+    ]
+    computing = part_in_words(compute_s / steps[2].step_time_s)
     whys = (
-        f"A step processes eight batches, but takes {times[0]} instead of 100 ms.",
-        f"The step hardly grows any more, to {times[1]}: a rank of 64 sends little more than one of 8.",
-        f"A step takes {times[2]}, and compute, 100 ms of it, is about a third.",
+        f"A step processes {in_words(few)} batches, but takes {times[0]} instead of {alone}.",
+        f"The step hardly grows any more, to {times[1]}: a rank of {more} sends little more than one of {few}.",
+        f"A step takes {times[2]}, and compute, {alone} of it, is about {computing}.",
     )
     return Prediction(
         id="c03",
@@ -135,8 +151,9 @@ def data_parallel() -> Prediction:
 
 def zero() -> Prediction:
     """Chapter 04: 7.5 billion parameters on 64 ranks, per stage."""
+    n_params = 7.5e9
     parts = ("the optimizer's part", "the gradients too", "the parameters too")
-    held = [memory.model_states(7.5e9, 64, stage).total_bytes / GB for stage in (1, 2, 3)]
+    plain, *held = [memory.model_states(n_params, 64, stage).total_bytes for stage in (0, 1, 2, 3)]
     traffic = [communication.zero_volume_ratio(stage) for stage in (1, 2, 3)]
     sent = (
         "A reduce-scatter and an all-gather are the two halves of the all-reduce.",
@@ -150,13 +167,13 @@ def zero() -> Prediction:
                 Guess(
                     id=f"held{stage}",
                     prompt=f"Stage {stage} shares out {part}: how many GB are left on a rank?",
-                    key=gigabytes,
+                    key=n_bytes / GB,
                     unit="GB",
-                    why=f"{decimal(1e9 * gigabytes / 7.5e9)} bytes for each parameter instead of 16.",
+                    why=f"{decimal(n_bytes / n_params)} bytes for each parameter instead of {decimal(plain / n_params, 2)}.",
                     at=(stage, 0),
                     tick=str(stage),
                 )
-                for stage, part, gigabytes in zip((1, 2, 3), parts, held, strict=True)
+                for stage, part, n_bytes in zip((1, 2, 3), parts, held, strict=True)
             ),
             *(
                 Guess(
@@ -179,10 +196,12 @@ def tensor_parallel() -> Prediction:
     node = hardware.node("dgx-a100")
     nvlink = dict(zip(ALL_REDUCE[0].n_bytes, ALL_REDUCE[0].busbw, strict=True))[128 * MIB]
     links = (nvlink, node.network_bandwidth_per_gpu)
-    near, far = (
-        1 / (1 + tensor.communication_compute_ratio(12288, 2048, 8, node.accelerator.matmul_flops, link))
+    waits = [
+        tensor.communication_compute_ratio(12288, 2048, 8, node.accelerator.matmul_flops, link)
         for link in links
-    )
+    ]
+    near, far = (1 / (1 + wait) for wait in waits)
+    calls = in_words(tensor.layer_collectives().all_reduce)
     return Prediction(
         id="c05",
         items=(
@@ -191,7 +210,7 @@ def tensor_parallel() -> Prediction:
                 prompt="All eight in one server: how many per cent of eight times the speed are left?",
                 key=100 * near,
                 unit="%",
-                why="Four all-reduces a layer take a fifth of the compute's time over NVLink.",
+                why=f"{calls.capitalize()} all-reduces a layer take {part_in_words(waits[0])} of the compute's time over NVLink.",
                 at=("one server",),
                 scale=0.01,
                 digits=2,
@@ -213,24 +232,28 @@ def tensor_parallel() -> Prediction:
 def pipeline() -> Prediction:
     """Chapter 06: eight stages, eight micro-batches."""
     total = pipeline_formulas.bubble_of_total
-    needed = next(m for m in range(1, 1000) if total(8, m) <= 0.1)
+    stages, allowed = 8, 0.1
+    idle = total(stages, 8)
+    needed = next(m for m in range(1, 1000) if total(stages, m) <= allowed)
+    times = in_words(needed / (stages - 1))
     return Prediction(
         id="c06",
         items=(
             Guess(
                 id="idle",
                 prompt="What share of the total time does a rank idle?",
-                key=100 * total(8, 8),
+                key=100 * idle,
                 unit="%",
-                why="(*p*−1)/(*m*+*p*−1) = 7/15 of the total.",
+                why=f"(*p*−1)/(*m*+*p*−1) = {Fraction(idle).limit_denominator(100)} of the total.",
                 at=("idle",),
             ),
             Guess(
                 id="needed",
-                prompt="How many micro-batches bring that down to 10 %?",
+                prompt=f"How many micro-batches bring that down to {decimal(100 * allowed, 2)} %?",
                 key=float(needed),
                 unit="micro-batches",
-                why="Nine times *p*−1: for a tenth of idleness, ideal work has to be nine times the fill and drain.",
+                why=f"{times.capitalize()} times *p*−1: for {part_in_words(allowed)} of idleness, "
+                f"ideal work has to be {times} times the fill and drain.",
                 at=("micro-batches",),
                 digits=2,
             ),
@@ -288,9 +311,10 @@ def composing() -> Prediction:
     )
     axes = sorted(("tensor", "data", "pipeline"), key=lambda axis: sent[axis], reverse=True)
     node = hardware.node("dgx-h100")
+    together, strewn = mesh(order), mesh(order[::-1])
     near, far = (
-        mesh(each).ring_bandwidth(("tensor",), node.intra.bandwidth, node.network_bandwidth)
-        for each in (order, order[::-1])
+        each.ring_bandwidth(("tensor",), node.intra.bandwidth, node.network_bandwidth)
+        for each in (together, strewn)
     )
     return Prediction(
         id="c08",
@@ -317,7 +341,7 @@ def composing() -> Prediction:
                 prompt="With tensor groups strewn over all nodes, how many times as long does their traffic take?",
                 key=near / far,
                 unit="×",
-                why="Four rings leave every node at once and share its network.",
+                why=f"{in_words(strewn.leaving(('tensor',))).capitalize()} rings leave every node at once and share its network.",
                 at=("slower by",),
                 digits=2,
             ),
@@ -327,32 +351,39 @@ def composing() -> Prediction:
 
 def engineering() -> Prediction:
     """Chapter 09: accumulation, jitter, tokens."""
-    step = scaling.data_parallel(8, 400 * MS, 1 * GB, 10 * GB, 10 * US)
+    local = 4
+    step = scaling.data_parallel(8, local * 100 * MS, 1 * GB, 10 * GB, 10 * US)
+    ranks, mean_s, sd_s = 1024, 100 * MS, 10 * MS
+    slowest_s = stragglers.normal_jitter_step(mean_s, sd_s, ranks).expected_step_s
+    tokens, losses = [10, 90], [2.0, 1.0]
+    loss = batch.token_average(tokens, losses)
     return Prediction(
         id="c09",
         items=(
             Guess(
                 id="speedup",
-                prompt="What is the factor with 4 local batches before every all-reduce?",
+                prompt=f"What is the factor with {local} local batches before every all-reduce?",
                 key=step.speedup,
                 unit="×",
-                why=f"The wait of {decimal(step.communication_time_s / MS)} ms is spread over four batches.",
+                why=f"The wait of {decimal(step.communication_time_s / MS)} ms is spread over {in_words(local)} batches.",
                 at=("speedup",),
             ),
             Guess(
                 id="jitter",
-                prompt="How long does a step take on 1024 ranks that need 100 ms, give or take 10 ms?",
-                key=stragglers.normal_jitter_step(100 * MS, 10 * MS, 1024).expected_step_s / MS,
+                prompt=f"How long does a step take on {ranks} ranks that need {decimal(mean_s / MS)} ms, "
+                f"give or take {decimal(sd_s / MS, 2)} ms?",
+                key=slowest_s / MS,
                 unit="ms",
-                why="The slowest of 1024 is more than three standard deviations late, in every step.",
+                why=f"The slowest of {ranks} is more than {in_words(math.floor((slowest_s - mean_s) / sd_s))} "
+                "standard deviations late, in every step.",
                 at=("step, ms",),
             ),
             Guess(
                 id="loss",
                 prompt="What is the loss of the batch, if every token counts the same?",
-                key=batch.token_average([10, 90], [2.0, 1.0]).per_token,
+                key=loss.per_token,
                 unit="",
-                why="90 of 100 tokens have a loss of 1.0.",
+                why=f"{tokens[1]} of {loss.tokens} tokens have a loss of {losses[1]}.",
                 at=("loss",),
             ),
         ),
@@ -361,11 +392,12 @@ def engineering() -> Prediction:
 
 def checkpoints() -> Prediction:
     """Chapter 10: Llama 3 405B with its failure rate."""
-    size = checkpoint.checkpoint_bytes(405e9, "adam-12")
+    n_params, restart_s = 405e9, 600.0
+    size = checkpoint.checkpoint_bytes(n_params, "adam-12")
     write_s = checkpoint.transfer_time_s(size, 2 * TB)
     mtbf_s = checkpoint.observed_mtbf_s(54 * 86_400, 419)
     best_s = checkpoint.optimal_interval_s(write_s, mtbf_s)
-    cost = checkpoint.checkpoint_cost(best_s, write_s, mtbf_s, 600.0)
+    cost = checkpoint.checkpoint_cost(best_s, write_s, mtbf_s, restart_s)
     return Prediction(
         id="c10",
         items=(
@@ -374,7 +406,7 @@ def checkpoints() -> Prediction:
                 prompt="How large is one checkpoint?",
                 key=size / TB,
                 unit="TB",
-                why="12 bytes for each of 405 billion parameters.",
+                why=f"{decimal(size / n_params, 2)} bytes for each of {billions(n_params)} parameters.",
                 at=("size, TB",),
             ),
             Guess(
@@ -382,7 +414,8 @@ def checkpoints() -> Prediction:
                 prompt="How often would you save: every how many seconds?",
                 key=best_s,
                 unit="s",
-                why="Writing takes seconds and a failure comes every three hours, so the best interval is minutes.",
+                why=f"Writing takes seconds and a failure comes every {in_words(round(mtbf_s / 3600))} hours, "
+                "so the best interval is minutes.",
                 at=("interval, s",),
             ),
             Guess(
@@ -390,7 +423,7 @@ def checkpoints() -> Prediction:
                 prompt="What share of the time is lost, if you choose well?",
                 key=100 * cost.waste_fraction,
                 unit="%",
-                why="Most of it is the 600 s of each restart, which no interval can save.",
+                why=f"Most of it is the {decimal(restart_s)} s of each restart, which no interval can save.",
                 at=("time lost, %",),
                 digits=2,
             ),
@@ -400,8 +433,9 @@ def checkpoints() -> Prediction:
 
 def production() -> Prediction:
     """Chapter 11: two reports from the public record."""
+    n_cards = 2
     cards = diagnose.data_parallel(
-        base_step_s=22.03 * MS, step_s=26.36 * MS, n_ranks=2, scaling="strong", gradient_bytes="16 MB"
+        base_step_s=22.03 * MS, step_s=26.36 * MS, n_ranks=n_cards, scaling="strong", gradient_bytes="16 MB"
     )
     servers = diagnose.data_parallel(
         base_step_s=256 / 1531.9,
@@ -425,7 +459,8 @@ def production() -> Prediction:
                 prompt="What is the efficiency of the two T4?",
                 key=100 * efficiency,
                 unit="%",
-                why="The report doesn't say it, but the global batch was kept: two cards take longer for what one did.",
+                why="The report doesn't say it, but the global batch was kept: "
+                f"{in_words(n_cards)} cards take longer for what one did.",
                 at=("efficiency of two T4",),
                 scale=0.01,
                 digits=2,
@@ -446,7 +481,8 @@ def production() -> Prediction:
 
 def antipatterns() -> Prediction:
     """Chapter 12: one slow rank among 64."""
-    slow = stragglers.slow_rank_step(100 * MS, 1.5, ranks=64)
+    ranks, n_slow = 64, 1
+    slow = stragglers.slow_rank_step(100 * MS, 1.5, ranks=ranks, slow_ranks=n_slow)
     return Prediction(
         id="c12",
         items=(
@@ -463,7 +499,7 @@ def antipatterns() -> Prediction:
                 prompt="And the mean compute time over the ranks?",
                 key=slow.mean_s / (100 * MS),
                 unit="×",
-                why="One rank of 64 hardly moves a mean, so this dashboard stays green.",
+                why=f"{in_words(n_slow).capitalize()} rank of {ranks} hardly moves a mean, so this dashboard stays green.",
                 at=("mean compute",),
                 digits=4,
             ),
@@ -489,7 +525,8 @@ def capstone() -> Prediction:
         items=(
             Guess(
                 id="mfu",
-                prompt="Which share of the peak of 989 TFLOP/s goes into the model?",
+                prompt=f"Which share of the peak of {decimal(step.cluster.node.accelerator.peak_flops / 1e12)} TFLOP/s "
+                "goes into the model?",
                 key=100 * made.mfu * made.step_time_s / step.step_s,
                 unit="%",
                 why="As measured by its authors; how the rest is spent is what the chapter works out.",
@@ -501,7 +538,8 @@ def capstone() -> Prediction:
                 prompt="How long is a step?",
                 key=step.step_s,
                 unit="s",
-                why="That follows from the share: the FLOP of 16.8 million tokens over what 16384 GPUs deliver.",
+                why=f"That follows from the share: the FLOP of {decimal(step.global_batch * step.sequence / 1e6)} million tokens "
+                f"over what {step.cluster.gpus} GPUs deliver.",
                 at=("step",),
             ),
             Choice(

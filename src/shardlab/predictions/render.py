@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 from html import escape
 from importlib.resources import files
@@ -82,11 +83,12 @@ def _item(item: Guess | Choice, guesses: dict[Any, Any] | None) -> dict[str, Any
 
 def payload(prediction: Prediction, guesses: dict[Any, Any] | None = None) -> dict[str, Any]:
     """What the ``<book-predict>`` element reads: plain data, texts as HTML."""
-    data: dict[str, Any] = {
-        "id": prediction.id,
-        "language": LANGUAGE,
-        "items": [_item(item, guesses) for item in prediction.items],
-    }
+    items = [_item(item, guesses) for item in prediction.items]
+    # One sentence for several answers stands under the last of them.
+    for item, following in itertools.pairwise(items):
+        if item["why"] == following["why"]:
+            item["why"] = ""
+    data: dict[str, Any] = {"id": prediction.id, "language": LANGUAGE, "items": items}
     sketch = prediction.sketch
     if sketch is not None:
         ticks = (
@@ -122,7 +124,8 @@ def _static(data: dict[str, Any]) -> str:
     questions = "".join([f"<li>{item['prompt']}</li>" for item in data["items"]])
     answers = "".join(
         [
-            f"<li><strong>{with_unit(item['shown'], item.get('unit', ''))}</strong> {item['why']}</li>"
+            f"<li><strong>{with_unit(item['shown'], item.get('unit', ''))}</strong> {item['why']}".rstrip()
+            + "</li>"
             for item in data["items"]
         ]
     )

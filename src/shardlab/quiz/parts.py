@@ -127,6 +127,11 @@ def gigabytes(n_bytes: float, digits: int = 3) -> str:
     return significant(n_bytes / 1e9, digits) + " GB"
 
 
+def megabytes(n_bytes: float, digits: int = 4) -> str:
+    """A size in MB: ``67.11 MB``."""
+    return significant(n_bytes / 1e6, digits) + " MB"
+
+
 def billions(params: float) -> str:
     """Parameters in words: ``7.5 billion``."""
     return f"{params / 1e9:.4g} billion"

@@ -3,6 +3,9 @@
 import { color, svg } from "../../common/dom.js";
 
 const MARGIN = { left: 40, top: 34, right: 4, bottom: 4 };
+const THICKEST = 3;
+const SMALLEST = 9;
+const BOLD_LETTER = 0.68; // about the width of a bold letter, in parts of its size
 const MOST_FILL = 0.5; // so that text keeps its contrast on every level
 
 export function drawMatrix(panel, width, { short }) {
@@ -14,7 +17,10 @@ export function drawMatrix(panel, width, { short }) {
   const left = MARGIN.left + Math.max(0, (width - MARGIN.left - MARGIN.right - cell * columns.length) / 2);
   const height = MARGIN.top + cell * rows.length + MARGIN.bottom;
   const root = svg("svg", { width, height, viewBox: `0 0 ${width} ${height}` });
+  const longest = Math.max(1, ...texts.flat().map((text) => text.length));
+  const inside = cell - 2 * THICKEST; // a frame may lie on a cell's rim
   const fontSize = Math.min(14, cell * 0.62);
+  const textSize = Math.max(SMALLEST, Math.min(fontSize, inside / (BOLD_LETTER * longest)));
   const write = (text, x, y, more = {}) =>
     svg("text", { x, y, "text-anchor": "middle", "font-size": fontSize, fill: color("muted"), ...more }, text);
   const centre = (index) => (index + 0.5) * cell;
@@ -53,7 +59,8 @@ export function drawMatrix(panel, width, { short }) {
           stroke: color(full ? role : "grid"),
           "stroke-width": full ? 1.5 : 1,
         }),
-        write(text, x + cell / 2, y + cell / 2 + fontSize * 0.36, {
+        write(text, x + cell / 2, y + cell / 2 + textSize * 0.36, {
+          "font-size": textSize,
           fill: color("text"),
           "font-weight": full ? "bold" : "normal",
         }),
@@ -70,7 +77,7 @@ export function drawMatrix(panel, width, { short }) {
         rx: 2,
         fill: "none",
         stroke: color("communication"),
-        "stroke-width": kind === "to" ? 3 : 1.5,
+        "stroke-width": kind === "to" ? THICKEST : 1.5,
         "stroke-dasharray": kind === "to" ? undefined : "3 2",
       }),
     );

@@ -26,6 +26,18 @@ export function bandsOf(count, from, to, padding) {
   };
 }
 
+// Where an axis ends so that what is written after its bars fits the width; no shorter than `least` of its length.
+// `items` are [value, pixels wanted after it].
+export function fittingRight(axis, left, right, width, items, least = 0.62) {
+  const share = scaleOf(axis, 0, 1);
+  let end = right;
+  for (const [value, pixels] of items) {
+    const part = share(value);
+    if (part > 0) end = Math.min(end, left + (width - pixels - left) / part);
+  }
+  return Math.max(end, left + least * (right - left));
+}
+
 export const line = (x1, y1, x2, y2, role, more) => svg("line", { x1, y1, x2, y2, stroke: color(role), ...more });
 
 export function write(text, x, y, role, { size = 12, anchor = "start", halo = false, bold = false } = {}) {

@@ -1,7 +1,7 @@
 // Lanes over time: what runs when, with named limits and ranges.
 
 import { color, svg } from "../../common/dom.js";
-import { bandsOf, line, makePlane, scaleOf, textRole, write } from "./plane.js";
+import { bandsOf, fittingRight, line, makePlane, scaleOf, textRole, write } from "./plane.js";
 import { textured } from "./texture.js";
 
 // About the width of one letter of a label.
@@ -12,7 +12,13 @@ export function drawTimeline(panel, width, { short }) {
   const { lanes, time, spans, limits, brackets } = panel;
   const longest = Math.max(...lanes.map((name) => name.length));
   const height = 58 + (short ? 22 : 26) * lanes.length;
-  const plane = makePlane(width, height, { left: 12 + 6.6 * longest, right: 12, top: 20, bottom: 38 });
+  const left = 12 + 6.6 * longest;
+  const wanted = [
+    ...spans.filter(({ label }) => label).map(({ end, label }) => [end, 5 + LETTER * label.length]),
+    ...brackets.map(({ high, label }) => [high, 9 + BOLD_LETTER * label.length]),
+  ];
+  const right = width - fittingRight(time, left, width - 12, width, wanted);
+  const plane = makePlane(width, height, { left, right, top: 20, bottom: 38 });
   const at = scaleOf(time, plane.left, plane.right);
   const lane = bandsOf(lanes.length, plane.top, plane.bottom, 0.28);
   const texture = textured();

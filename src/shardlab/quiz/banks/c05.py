@@ -32,7 +32,7 @@ from shardlab.quiz.model import (
     variant,
     wrong,
 )
-from shardlab.quiz.parts import apart, figure, ms, percent, ranking, share, times, whole
+from shardlab.quiz.parts import apart, figure, megabytes, ms, percent, ranking, share, times, whole
 from shardlab.units import format_bandwidth, significant
 
 SEED = 505
@@ -55,10 +55,6 @@ def build(seed: int = SEED) -> Quiz:
         values={},
         seed=seed,
     )
-
-
-def _megabytes(n_bytes: float) -> str:
-    return significant(n_bytes / 1e6, 4) + " MB"
 
 
 def _kept(s: int, b: int, h: int, a: int, t: int, split: bool = False, recompute: str = "none") -> float:
@@ -87,13 +83,13 @@ def _chapter() -> Variant:
         "h": str(h),
         "s": str(s),
         "a": str(a),
-        "buffer": _megabytes(2.0 * s * h),
+        "buffer": megabytes(2.0 * s * h),
         "calls": str(layer_collectives(recompute="full").all_reduce),
-        "plain": _megabytes(plain),
-        "full": _megabytes(full),
-        "alone": _megabytes(alone),
-        "tensor": _megabytes(tensor),
-        "split": _megabytes(_kept(s, 1, h, a, t, True)),
+        "plain": megabytes(plain),
+        "full": megabytes(full),
+        "alone": megabytes(alone),
+        "tensor": megabytes(tensor),
+        "split": megabytes(_kept(s, 1, h, a, t, True)),
         "less": times(alone / tensor),
         "by_link": decimal(changed["link"], 2),
         "by_width": decimal(changed["width"], 2),
@@ -223,10 +219,10 @@ def _cut(seed: int) -> Variant:
         "t": str(t),
         "s": str(s),
         "columns": str(f // t),
-        "mine": _megabytes(weights / t),
-        "all": _megabytes(weights),
-        "narrow": _megabytes(narrow),
-        "wide": _megabytes(wide),
+        "mine": megabytes(weights / t),
+        "all": megabytes(weights),
+        "narrow": megabytes(narrow),
+        "wide": megabytes(wide),
         "larger": times(f / h),
     }
     return variant(
@@ -342,13 +338,13 @@ def _activations(seed: int) -> Variant:
         "t": str(t),
         "s": str(s),
         "b": str(b),
-        "alone": _megabytes(kept(1)),
-        "tensor": _megabytes(tensor),
-        "both": _megabytes(both),
-        "everything": _megabytes(everything),
-        "copied": _megabytes(copied),
+        "alone": megabytes(kept(1)),
+        "tensor": megabytes(tensor),
+        "both": megabytes(both),
+        "everything": megabytes(everything),
+        "copied": megabytes(copied),
         "part": percent(copied / tensor),
-        "scores": _megabytes(everything - both),
+        "scores": megabytes(everything - both),
     }
     return variant(
         id="activations",
@@ -680,7 +676,7 @@ def _measured(seed: int) -> Variant:
         "compute": f"{compute_ms:.2f} ms",
         "total": f"{total_ms:.2f} ms",
         "wait": f"{total_ms - compute_ms:.2f} ms",
-        "sent": _megabytes(sent),
+        "sent": megabytes(sent),
         "implied": significant(implied / 1e9, 3) + " GB/s",
         "faster": _LINKS[place + 1][1],
         "after": ms(after / 1e3) if after >= 10 else f"{after:.2f} ms",

@@ -42,7 +42,7 @@ from shardlab.quiz.model import (
     variant,
     wrong,
 )
-from shardlab.quiz.parts import apart, figure, percent, ranking, share, times, whole
+from shardlab.quiz.parts import apart, figure, megabytes, percent, ranking, share, times, whole
 from shardlab.units import format_bandwidth, significant
 
 SEED = 707
@@ -65,10 +65,6 @@ def build(seed: int = SEED) -> Quiz:
         values={},
         seed=seed,
     )
-
-
-def _megabytes(n_bytes: float) -> str:
-    return significant(n_bytes / 1e6, 4) + " MB"
 
 
 def _milliseconds(seconds: float) -> str:
@@ -358,7 +354,7 @@ def _hop(seed: int) -> Variant:
         "n": str(n),
         "rate": significant(rate / 1e12),
         "B": format_bandwidth(link),
-        "block": _megabytes(block),
+        "block": megabytes(block),
         "send": _milliseconds(send),
         "compute": _milliseconds(compute),
         "total": _milliseconds(run.step_time_s),
@@ -491,12 +487,12 @@ def _ways(seed: int) -> Variant:
         "g": str(g),
         "d": str(d),
         "c": str(c),
-        "ring": _megabytes(ring),
-        "gathered": _megabytes(gathered),
-        "swapped": _megabytes(swapped),
-        "reduced": _megabytes(reduced),
-        "forward": _megabytes(forward),
-        "all": _megabytes(key_value_bytes(s, 1, g, d)),
+        "ring": megabytes(ring),
+        "gathered": megabytes(gathered),
+        "swapped": megabytes(swapped),
+        "reduced": megabytes(reduced),
+        "forward": megabytes(forward),
+        "all": megabytes(key_value_bytes(s, 1, g, d)),
     }
     most = max([t for t in range(1, g + 1) if a % t == 0 and g % t == 0])
     values["most"] = str(most)
@@ -781,8 +777,8 @@ def _exchange(seed: int) -> Variant:
         "B": format_bandwidth(link),
         "ratio": decimal(ratio),
         "width": f"{width:.0f}",
-        "plain": _megabytes(plain),
-        "padded": _megabytes(padded),
+        "plain": megabytes(plain),
+        "padded": megabytes(padded),
     }
     return variant(
         id="exchange",

@@ -1,0 +1,54 @@
+// Blocks that scroll are stops of the Tab key, with a name, while they scroll: a reader without a mouse can then move
+// them with the arrow keys. The theme does half of it for some of them, and nothing for equations.
+
+import { debounced } from "../common/dom.js";
+
+// The first that matches tells what a block is.
+const KINDS = [
+  ['mjx-container[display="true"]', "Equation"],
+  [".pst-scrollable-table-container", "Table"],
+  [".cell_output > .output:has(> .sl-figure)", "Figure"],
+  [".cell_output > .output", "Output"],
+  [".cell_output pre", "Output"],
+  ["pre", "Code"],
+  [".shardlab-table, .sl-ledger", null], // named already
+];
+const ANY = KINDS.map(([selector]) => selector).join();
+const PIXEL = 1; // rounding
+
+function settle(block) {
+  const [, kind] = KINDS.find(([selector]) => block.matches(selector));
+  const sideways = block.scrollWidth > block.clientWidth + PIXEL;
+  const down = block.scrollHeight > block.clientHeight + PIXEL && /auto|scroll/.test(getComputedStyle(block).overflowY);
+  const scrolls = block.clientWidth > 0 && (sideways || down);
+  if (scrolls) block.tabIndex = 0;
+  else block.removeAttribute("tabindex");
+  if (!kind) return;
+  if (scrolls) {
+    block.setAttribute("role", "group");
+    block.setAttribute("aria-label", `${kind}, scrolls${sideways ? " sideways" : ""}`);
+  } else {
+    block.removeAttribute("role");
+    block.removeAttribute("aria-label");
+  }
+}
+
+export function start(article) {
+  const sizes = new ResizeObserver((entries) => entries.forEach(({ target }) => settle(target)));
+  const seen = new WeakSet();
+  const all = () => article.querySelectorAll(ANY);
+  // Equations come after the page, and an experiment may bring a table.
+  const look = debounced(200, () => {
+    for (const block of all()) {
+      if (seen.has(block)) continue;
+      seen.add(block);
+      sizes.observe(block);
+    }
+  });
+  new MutationObserver(look).observe(article, { childList: true, subtree: true });
+  document.fonts.ready.then(() => all().forEach(settle));
+  look();
+}
+
+const article = document.querySelector("#main-content, main");
+if (article) start(article);
