@@ -8,8 +8,10 @@ because torch or a lab's own package is missing (a lab showed its recorded run),
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import inspect
+import io
 import json
 import os
 import signal
@@ -33,6 +35,7 @@ from shardlab.labs.machine import stamp, torch_installed
 from shardlab.labs.result import LabRun
 
 FAILED, USAGE, NOT_MEASURED, INTERRUPTED = 1, 2, 3, 130
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -75,7 +78,16 @@ cli_models.register(app)
 
 def main() -> None:
     """The ``shardlab`` command."""
-    app(prog_name="shardlab")
+    for stream in (sys.stdout, sys.stderr):
+        # What an old terminal or a pipe on Windows can't spell becomes "?"; else a Σ would end a finished lab.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+    try:
+        app(prog_name="shardlab")
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        sys.exit(f"The output could not be written: {error.strerror}")
 
 
 def _version(wanted: bool) -> None:
@@ -136,9 +148,12 @@ def _run_lab(lab: Lab[Any, Any], arguments: dict[str, Any], json_file: Path | No
         _fail("Stopped. Nothing is left running.", INTERRUPTED)
     if not speaks:
         return
+    # The file first: a screen that fails doesn't cost the run.
+    unsaved = None if json_file is None else cli_models.save(json_file, run.to_json())
     _print_run(run)
+    if unsaved is not None:
+        _fail(unsaved, FAILED)
     if json_file is not None:
-        json_file.write_text(run.to_json() + "\n", encoding="utf-8")
         print(f"Written to {json_file}")
     failed = run.failed_checks()
     if failed:
@@ -156,9 +171,7 @@ def _print_run(run: LabRun) -> None:
     for table in run.table().tables:
         shown = ScreenTable(title=table.caption, title_justify="left", box=None, pad_edge=False)
         for index, name in enumerate(table.columns):
-            shown.add_column(
-                name, justify="left" if index < table.label_columns else "right", vertical="bottom"
-            )
+            shown.add_column(name, justify="left" if table.is_left(index) else "right", vertical="bottom")
         for row in table.rows:
             shown.add_row(*row)
         screen.print(shown)
@@ -173,8 +186,8 @@ def _keep_partial(lab: Lab[Any, Any], json_file: Path | None, error: str, partia
     if json_file is None:
         return
     kept = {"lab": lab.name, "complete": False, "error": error, "stamp": asdict(stamp()), "partial": partial}
-    json_file.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
-    print(f"What was ready is in {json_file}", file=sys.stderr)
+    unsaved = cli_models.save(json_file, json.dumps(kept, indent=1))
+    print(unsaved or f"What was ready is in {json_file}", file=sys.stderr)
 
 
 def _fail(text: str, status: int) -> typing.NoReturn:

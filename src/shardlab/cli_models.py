@@ -1,11 +1,11 @@
-"""``shardlab plan`` and ``shardlab diagnose``: the cost models for someone with a cluster bill.
-
-Both take a file of ``shardlab measure``; without one, the presets' numbers and the link that the caller names.
+"""``shardlab plan``: the planner for someone with a cluster bill. It takes a file of ``shardlab measure``; without one,
+the presets' numbers. And what it shares with ``shardlab diagnose``.
 """
 
 from __future__ import annotations
 
 import difflib
+import inspect
 import json
 import os
 import re
@@ -16,46 +16,47 @@ from typing import Annotated, Any
 
 import typer
 
-USAGE = 2
-
-# The models name their arguments; who typed a command knows the options.
-_OPTIONS = {
-    "step_s": "--step",
-    "base_step_s": "--base-step",
-    "n_ranks": "--ranks",
-    "base_ranks": "--base-ranks",
-    "gradient_bytes": "--gradients",
-    "n_params": "--params",
-    "bytes_per_param": "--bytes-per-param",
-    "nominal_bandwidth": "--link",
-    "n_nodes": "--nodes",
-    "scaling": "--scaling",
-    "gpus": "--gpus",
-    "global_batch": "--global-batch",
-    "sequence": "--sequence",
-    "top": "--top",
-}
+FAILED, USAGE = 1, 2
 
 
 def register(app: typer.Typer) -> None:
     """Add both commands to the command line."""
+    from shardlab import cli_diagnose
+
     app.command("plan")(plan)
-    app.command("diagnose")(diagnose)
+    cli_diagnose.register(app)
 
 
 def _refuse(error: ValueError) -> typer.Exit:
-    """Tell what is wrong in the words of the command line."""
-    message = re.sub(r"^\w+", lambda name: _OPTIONS.get(name[0], name[0]), str(error))
+    """Tell what is wrong in the words of the command line: an argument of ours is an option there."""
+    arguments = inspect.signature(plan).parameters
+    message = re.sub(
+        r"^\w+",
+        lambda name: f"--{name[0].replace('_', '-')}" if name[0] in arguments else name[0],
+        str(error),
+    )
     typer.echo(message, err=True)
     return typer.Exit(USAGE)
 
 
 def check_folder(json_file: Path | None) -> None:
     """Raise a ValueError if ``--json`` names a file that can't be written."""
-    if json_file is not None and (json_file.is_dir() or not os.access(json_file.parent, os.W_OK)):
+    if json_file is None:
+        return
+    place = json_file if json_file.exists() else json_file.parent
+    if json_file.is_dir() or not os.access(place, os.W_OK):
         raise ValueError(
             f"--json must name a file in a folder that can be written to, not {str(json_file)!r}"
         )
+
+
+def save(json_file: Path, text: str) -> str | None:
+    """Write ``--json``'s file; the sentence to show if that fails, as on a full disk."""
+    try:
+        json_file.write_text(text + "\n", encoding="utf-8")
+    except OSError as error:
+        return f"--json: {str(json_file)!r} could not be written: {error.strerror}"
+    return None
 
 
 def _known(option: str, name: str, names: Iterable[str], or_else: str = "") -> str:
@@ -68,17 +69,21 @@ def _known(option: str, name: str, names: Iterable[str], or_else: str = "") -> s
     wanted = name.lower()
     if wanted in by_case:
         return by_case[wanted]
-    near = [known for lowered, known in by_case.items() if len(wanted) > 2 and wanted in lowered]
+    near = [known for lowered, known in by_case.items() if len(wanted) > 1 and wanted in lowered]
     near += [by_case[lowered] for lowered in difflib.get_close_matches(wanted, by_case)]
     meant = f" Did you mean {' or '.join(dict.fromkeys(near[:3]))}?" if near else ""
     raise ValueError(f"{option} must be one of {', '.join(by_case.values())}{or_else}, not {name!r}.{meant}")
 
 
-def _write(result: Any, text: str, json_file: Path | None) -> None:
+def write(result: Any, text: str, json_file: Path | None) -> None:
+    """Print what was found and, if ``--json`` names a file, write all of it there."""
     typer.echo(text)
     if json_file is not None:
         fields = asdict(result) if is_dataclass(result) and not isinstance(result, type) else result
-        json_file.write_text(json.dumps(fields, indent=1, default=str) + "\n", encoding="utf-8")
+        failure = save(json_file, json.dumps(fields, indent=1, default=str))
+        if failure:
+            typer.echo(failure, err=True)
+            raise typer.Exit(FAILED)
         typer.echo(f"Written to {json_file}")
 
 
@@ -139,9 +144,9 @@ def plan(
     except ValueError as error:
         raise _refuse(error) from None
     if not origins:
-        _write(result, result.text, json_file)
+        write(result, result.text, json_file)
         return
-    _write({"origins": origins, **asdict(result)}, "\n".join([*origins, "", result.text]), json_file)
+    write({"origins": origins, **asdict(result)}, "\n".join([*origins, "", result.text]), json_file)
 
 
 def _measured_node(file: Path, kind: Any, anyway: bool) -> tuple[Any, tuple[str, ...]]:
@@ -166,77 +171,3 @@ def _measured_node(file: Path, kind: Any, anyway: bool) -> tuple[Any, tuple[str,
     )
     warned = [f"  WARNING: this ranking is not of {kind.name}: {doubt}" for doubt in made.doubts]
     return made.node, (title, *warned, *[f"  {line}" for line in made.origins])
-
-
-def diagnose(
-    ranks: Annotated[int, typer.Option(help="Ranks of the larger run.")],
-    step: Annotated[str, typer.Option(help="Its step time, such as '975 ms'.")],
-    base_step: Annotated[str, typer.Option(help="Step time of the smaller run, such as '100 ms'.")],
-    base_ranks: Annotated[int, typer.Option(help="Ranks of the smaller run.")] = 1,
-    scaling: Annotated[
-        str | None,
-        typer.Option(
-            help="weak: the batch per rank is the same in both; strong: the global batch is. Both are shown if you don't say."
-        ),
-    ] = None,
-    gradients: Annotated[
-        str | None, typer.Option(help="Bytes of gradients on one rank, such as '1 GB'.")
-    ] = None,
-    params: Annotated[str | None, typer.Option(help="Parameters instead of bytes, such as '110M'.")] = None,
-    bytes_per_param: Annotated[float, typer.Option(help="4 for fp32 gradients, 2 for bf16.")] = 4.0,
-    link: Annotated[
-        str | None,
-        typer.Option(help="What the link should do, such as '25 Gb/s' (bits) or '10 GB/s' (bytes)."),
-    ] = None,
-    nodes: Annotated[int | None, typer.Option(help="Nodes of the larger run.")] = None,
-    log: Annotated[Path | None, typer.Option(help="An nccl-tests log of the same cluster.")] = None,
-    measured: Annotated[
-        Path | None,
-        typer.Option(
-            help="A file of shardlab measure, instead of --link and --log: what this cluster can do."
-        ),
-    ] = None,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="Write the whole result to this file.")
-    ] = None,
-) -> None:
-    """Say what measured step times imply: bandwidth, efficiency, a verdict, and what to check next."""
-    from shardlab.models import diagnose as models
-    from shardlab.models import nccl_log
-
-    try:
-        check_folder(json_file)
-        table = nccl_log.parse(log.read_text("utf-8")) if log is not None else None
-        words = ""
-        bandwidth: float | str | None = link
-        if measured is not None:
-            from shardlab import measured_cluster
-
-            if link is not None or log is not None:
-                raise ValueError(
-                    "give --measured, or --link and --log, not both: which should the verdict hold it against?"
-                )
-            found = measured_cluster.link_of_run(measured_cluster.read(measured), ranks, nodes, str(measured))
-            bandwidth, table, nodes, words = found.bandwidth, found.log, found.n_nodes, found.words
-        result = models.data_parallel(
-            base_step,
-            step,
-            ranks,
-            base_ranks,
-            scaling,
-            gradient_bytes=gradients,
-            n_params=params,
-            bytes_per_param=bytes_per_param,
-            nominal_bandwidth=bandwidth,
-            n_nodes=nodes,
-            log=table,
-        )
-    except OSError as error:
-        typer.echo(f"--log must name a file that can be read, not {str(log)!r}: {error}", err=True)
-        raise typer.Exit(USAGE) from None
-    except ValueError as error:
-        raise _refuse(error) from None
-    if not words:
-        _write(result, result.text(), json_file)
-        return
-    _write({"link": words, **asdict(result)}, f"{words}\n\n{result.text()}", json_file)

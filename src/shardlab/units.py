@@ -38,6 +38,7 @@ _TIMES = {
     "d": 86400.0,
 }
 _COUNTS = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
+_COUNTS.update({"m": 1e6, "b": 1e9})  # as in a model's name, "7b": nothing else is counted in them
 
 _SIZE_EXAMPLES = "'25 MiB', '1 GB'"
 _RATE_EXAMPLES = "'100 Gb/s' (bits), '12.5 GB/s' (bytes), '8x400 Gb/s'"

@@ -77,7 +77,7 @@ def in_micropython(code: str) -> list[str]:
         input=json.dumps({"files": package_files(), "code": code}),
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=280,
     )
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout.splitlines()

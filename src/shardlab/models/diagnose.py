@@ -10,6 +10,7 @@ someone measured and returns a frozen result with the numbers, a :class:`Verdict
 - :func:`sharded`: ZeRO-3 or FSDP against replicas and against sharding inside the node.
 - :func:`pipeline`: whether the bubble explains a pipeline's throughput.
 - :func:`tensor`: the link that tensor parallelism saw.
+- :func:`memory`: whether measured memory is that of sharded states.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ from shardlab.models.diagnose_layout import TensorDiagnosis as TensorDiagnosis
 from shardlab.models.diagnose_layout import pipeline as pipeline
 from shardlab.models.diagnose_layout import sharded as sharded
 from shardlab.models.diagnose_layout import tensor as tensor
+from shardlab.models.diagnose_memory import MemoryDiagnosis as MemoryDiagnosis
+from shardlab.models.diagnose_memory import memory as memory
 from shardlab.models.diagnose_step import AccumulationDiagnosis as AccumulationDiagnosis
 from shardlab.models.diagnose_step import BreakdownDiagnosis as BreakdownDiagnosis
 from shardlab.models.diagnose_step import accumulation as accumulation

@@ -305,19 +305,25 @@ def collective_by_nodes(
     what falls is congestion, oversubscribed switches, or latency of buffers cut ever smaller.
 
     Args:
-        points: pairs ``(nodes, busbw)``, bytes/s, one size. Two nodes are set apart: NCCL's tree gains there.
+        points: pairs ``(nodes, busbw)``, one size; busbw in bytes/s, or text with a unit. Two nodes are set apart:
+            NCCL's tree gains there.
         nominal_bandwidth: all NICs of a node together. ranks_per_node: for the ring's volume.
 
     Raises:
         ValueError: no points, equal numbers of nodes, or values out of range.
     """
-    pairs = sorted([(count("nodes in points", nodes), float(speed)) for nodes, speed in points])
+    pairs = sorted(
+        [
+            (count("nodes in points", nodes), nominal_link("busbw in points", speed).bytes_per_s)
+            for nodes, speed in points
+        ]
+    )
     if not pairs:
         raise ValueError("points must hold at least one pair (nodes, busbw)")
     for place in range(1, len(pairs)):
         if pairs[place][0] == pairs[place - 1][0]:
             raise ValueError(f"points must hold different numbers of nodes, not {pairs[place][0]} twice")
-    speeds = tuple([nominal_link("busbw in points", speed).bytes_per_s for _, speed in pairs])
+    speeds = tuple([speed for _, speed in pairs])
     nodes = tuple([number for number, _ in pairs])
     link = None if nominal_bandwidth is None else nominal_link("nominal_bandwidth", nominal_bandwidth)
     each = count("ranks_per_node", ranks_per_node)

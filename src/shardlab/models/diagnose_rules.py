@@ -330,6 +330,7 @@ def _faster_than_link(e: Evidence, nominal: Nominal, low: float) -> Verdict:
         text=text,
         checks=checks(
             "Bytes per gradient: bf16 is 2, not 4; compression; frozen parameters send nothing",
+            "Tensor, pipeline or expert parallelism: a rank all-reduces its own part of the model, not the whole",
             "Accumulation: is the step timed a micro-step that skips the all-reduce?",
             "The link's figure: bits or bytes, one NIC or all of a node, one direction or both",
         ),

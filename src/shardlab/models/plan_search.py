@@ -15,7 +15,7 @@ from shardlab.models.plan_predict import Prediction, evaluator_for, predict, pre
 from shardlab.models.software import DEFAULT_SOFTWARE, Software
 from shardlab.models.steptime import SCHEDULES, V_SCHEDULES
 from shardlab.transformer import Transformer
-from shardlab.units import GB, format_time
+from shardlab.units import GB, format_bytes, format_time
 
 
 @dataclass(frozen=True)
@@ -351,9 +351,12 @@ class SearchRun:
             entry = self.rejected[reason]
             message = entry[2]
             if reason == "memory":
+                lacking = entry[3] - self.limit
+                # "0.00 GB" would say nothing.
+                short = f"{lacking / GB:.2f} GB" if lacking >= 0.01 * GB else format_bytes(lacking, 2)
                 message = (
-                    f"needs {entry[3] / GB:.2f} GB of {self.limit / GB:.0f} GB, short by "
-                    f"{(entry[3] - self.limit) / GB:.2f} GB; no other rejected layout comes closer"
+                    f"needs {entry[3] / GB:.2f} GB of {self.limit / GB:.0f} GB, short by {short}; "
+                    "no other rejected layout comes closer"
                 )
             found.append(
                 Rejection(reason=reason, count=entry[0], example=layout_of(entry[1]), message=message)
