@@ -8,6 +8,10 @@
 set -euo pipefail
 
 : "${HEAD:?HEAD must be the address of one of the two nodes}"
+if ! command -v torchrun >/dev/null; then
+  echo "torchrun is not on the PATH: activate the environment with torch first, such as . .venv/bin/activate" >&2
+  exit 127
+fi
 
 exec timeout --kill-after=60 "${LIMIT_S:-3600}" \
   torchrun --nnodes 2 --nproc-per-node "${RANKS:-2}" --max-restarts "${RESTARTS:-0}" \

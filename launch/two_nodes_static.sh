@@ -8,6 +8,10 @@ set -euo pipefail
 
 : "${NODE:?NODE must be 0 on the first node and 1 on the second}"
 : "${HEAD:?HEAD must be the address of node 0}"
+if ! command -v torchrun >/dev/null; then
+  echo "torchrun is not on the PATH: activate the environment with torch first, such as . .venv/bin/activate" >&2
+  exit 127
+fi
 
 exec timeout --kill-after=60 "${LIMIT_S:-3600}" \
   torchrun --nnodes 2 --node-rank "$NODE" --nproc-per-node "${RANKS:-2}" \

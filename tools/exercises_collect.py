@@ -68,18 +68,23 @@ def _name(entry: zipfile.ZipInfo) -> str:
 
 
 def _files(download: Path) -> Iterator[tuple[str, bytes | None]]:
-    """Path and content of every notebook in a ZIP or a folder; no content where it is too large to be one."""
+    """Path and content of every file in a ZIP or a folder; no content where it is no notebook, or too large for one."""
     if download.is_dir():
-        for path in sorted(download.rglob("*.ipynb")):
+        for path in sorted(download.rglob("*")):
             inside = path.relative_to(download).as_posix()
             if path.is_file() and not path.is_symlink() and not _LITTER.search(inside):
-                yield inside, path.read_bytes() if path.stat().st_size <= MOST_NOTEBOOK else None
+                wanted = path.suffix == ".ipynb" and path.stat().st_size <= MOST_NOTEBOOK
+                yield inside, path.read_bytes() if wanted else None
         return
     try:
         with zipfile.ZipFile(download) as archive:
             for entry in sorted(archive.infolist(), key=lambda one: one.filename):
                 name = _name(entry)
-                if name.endswith(".ipynb") and not _LITTER.search(name):
+                if entry.is_dir() or _LITTER.search(name):
+                    continue
+                if not name.endswith(".ipynb"):
+                    yield name, None
+                else:
                     # What an entry says of its size may be a lie: never read more.
                     with archive.open(entry) as file:
                         data = file.read(MOST_NOTEBOOK + 1)
@@ -132,14 +137,21 @@ def collect(
     wanted = f"{course.notebooks(assignment)[0]}.ipynb"
     done, complaints = [], []
     people: dict[Person, list[Found]] = {}
+    others: dict[Person, list[str]] = {}
     for path, data in _files(download):
         person = _who(path)
-        if data is None:
+        if not path.endswith(".ipynb"):
+            others.setdefault(person, []).append(PurePosixPath(path).name)
+        elif data is None:
             complaints.append(f"{path}: a notebook may have {MOST_NOTEBOOK / 1e6:g} MB")
         elif not person.name:
             complaints.append(f"{path}: whose it is, neither a folder nor its name tells")
         else:
             people.setdefault(person, []).append(Found(path, data))
+    for person, names in others.items():
+        # Where it isn't a platform that says so, a folder need not be a student's.
+        if person.platform and person not in people:
+            complaints.append(f"{person.name}: handed in no notebook, but {', '.join(names)}")
     if not people and not complaints:
         raise ExercisesError(f"there is no notebook in {download}")
     folders = {person: person.folders(roster) for person in people}

@@ -24,6 +24,10 @@ class NotebookError(ValueError):
     """A file that can't be read as a notebook or as an assignment. The message names the file and what is wrong."""
 
 
+class NotAssignmentError(NotebookError):
+    """A notebook that can be read and is no assignment."""
+
+
 @dataclass(frozen=True)
 class Task:
     """One row of the table in an assignment's first cell."""
@@ -101,7 +105,8 @@ def read_assignment(path: Path) -> Assignment:
     """The assignment in a notebook: in source, in a release or in somebody's work.
 
     Raises:
-        NotebookError: it can't be read, or its first cell has no heading or no table of tasks.
+        NotAssignmentError: its first cell has no heading or no table of tasks.
+        NotebookError: it can't be read.
     """
     cells = read_cells(path)
     opening = source_of(cells[0]) if cells else ""
@@ -113,7 +118,7 @@ def read_assignment(path: Path) -> Assignment:
         if row
     )
     if not heading or not tasks:
-        raise NotebookError(
+        raise NotAssignmentError(
             f"{path} is no assignment: its first cell must hold '# Assignment NN: …' and the table of tasks"
         )
     return Assignment(

@@ -431,7 +431,7 @@ class _Simulation(Wire):
             if queue:
                 lines.append(f"  rank {source} sent to rank {destination}, which never received it")
         if len(lines) > _MOST_LINES:
-            lines = [*lines[:_MOST_LINES], f"  … and {len(lines) - _MOST_LINES} more lines like these"]
+            lines = [*lines[:_MOST_LINES], f"  … and {len(lines) - _MOST_LINES} more like these"]
         return "\n".join(lines)
 
 

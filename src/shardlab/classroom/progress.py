@@ -19,6 +19,7 @@ from typing import Any
 
 from shardlab.classroom.assignments import (
     Assignment,
+    NotAssignmentError,
     NotebookError,
     Task,
     notebooks_in,
@@ -263,16 +264,35 @@ def report(folder: Path | None = None) -> tuple[str, int]:
             f"folder must hold assignments, as ASSIGNMENT/NOTEBOOK.ipynb; {str(place)!r} has none. "
             "`make start` copies them to exercises/work"
         )
+    # Beside a single assignment, in a folder of downloads, other notebooks are nobody's broken work.
+    among_others = folder is None and place.parts[-2:] != ("exercises", "work")
     works, broken = [], []
     for path in paths:
         try:
             works.append(read_progress(path))
         except NotebookError as error:
-            broken.append(f"{path.parent.name}: can't be read. {error}")
-    blocks = [work.text() for work in works] + broken
+            if not (among_others and isinstance(error, NotAssignmentError)):
+                broken.append(f"{path.parent.name}: can't be read. {error}")
+    folders = [work.assignment.name for work in works]
+    blocks = [
+        f"{work.assignment.path.name} in {work.text()}" if folders.count(name) > 1 else work.text()
+        for name, work in zip(folders, works, strict=True)
+    ]
+    blocks += broken
     if works:
-        blocks.append(_summary(works))
+        blocks.append(_summary(_one_of_each(works)))
     return "\n\n".join(blocks), len(broken)
+
+
+def _one_of_each(works: list[AssignmentProgress]) -> list[AssignmentProgress]:
+    """Of a notebook and its copies, the one that has come furthest."""
+    best: dict[tuple[str, str], AssignmentProgress] = {}
+    for work in works:
+        which = (work.assignment.name, work.assignment.title)
+        known = best.get(which)
+        if known is None or (work.earned, -work.minutes_left) > (known.earned, -known.minutes_left):
+            best[which] = work
+    return list(best.values())
 
 
 def _summary(works: list[AssignmentProgress]) -> str:

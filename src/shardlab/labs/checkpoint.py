@@ -357,7 +357,7 @@ class CheckpointRun(LabRun):
             f"(gaps {silent[0].loss_gaps[0]:.0e} and {silent[1].loss_gaps[0]:.0e}): nothing warns, and {steps} steps later "
             f"the parameters are {silent[0].parameter_gaps[-1]:.0%} and {silent[1].parameter_gaps[-1]:.0%} off. Without "
             f"the data position the loss at once differs by {position.loss_gaps[0]:.2f}, because the run meets batches "
-            f"that it has seen; without the random states by {random.loss_gaps[0]:.2f}, because other units drop out. So a "
+            f"that it has seen; without the random states by {random.loss_gaps[0]:.2g}, because other units drop out. So a "
             "resume test compares several steps, not the first loss."
         )
 

@@ -536,6 +536,7 @@ class DataOrderRun(LabRun):
             caption=f"Uneven batches without join: stopped after {self.hang.limit_s:.0f} s",
             columns=("Rank", "Batches", "Steps finished, predicted", "Steps finished", "Where it was"),
             rows=tuple(rows),
+            text_columns=1,
         )
 
     def _join_table(self) -> Table:
@@ -596,8 +597,8 @@ class DataOrderRun(LabRun):
         if not padded.predicted_more:
             return f"{ranks_words(ranks)} divide {samples} samples: each is read exactly once."
         return (
-            f"{ranks_words(ranks)} do not divide {samples} samples. The sampler repeats the first {len(padded.more)} of "
-            f"the order ({_some(padded.more)}), or with drop_last leaves out the last {len(cut.never)} "
+            f"{ranks_words(ranks)} do not divide {samples} samples. The sampler repeats the first{_many(padded.more)} of "
+            f"the order ({_some(padded.more)}), or with drop_last leaves out the last{_many(cut.never)} "
             f"({_some(cut.never)}); every other sample is read exactly once. Shuffled anew, that hits other samples "
             "each epoch; without shuffle always the same."
         )
@@ -640,9 +641,12 @@ class DataOrderRun(LabRun):
     def _hang_words(self) -> str:
         assert self.hang is not None
         waiting, finished = self.uneven.waiting_ranks, self.uneven.finished_ranks
+        one_done, one_waits = len(finished) == 1, len(waiting) == 1
         return (
-            f"Batches {_listed(self.batches)} without join: after {self.uneven.safe_steps} steps ranks "
-            f"{_listed(finished)} are done and ranks {_listed(waiting)} wait for them in the next all-reduce, for ever. "
+            f"Batches {_listed(self.batches)} without join: after {self.uneven.safe_steps} steps "
+            f"{'rank' if one_done else 'ranks'} {_listed(finished)} {'is' if one_done else 'are'} done and "
+            f"{'rank' if one_waits else 'ranks'} {_listed(waiting)} {'waits' if one_waits else 'wait'} for "
+            f"{'it' if one_done else 'them'} in the next all-reduce, for ever. "
             f"Here the lab stopped them after {self.hang.limit_s:.0f} s and says where each was; in production it is "
             "the collective's timeout, minutes later."
         )
@@ -662,6 +666,11 @@ class DataOrderRun(LabRun):
 def _listed(values: Sequence[float]) -> str:
     """``0, 2``; ``4, 2, 4, 2``."""
     return ", ".join([f"{value:g}" for value in values])
+
+
+def _many(numbers: Sequence[int]) -> str:
+    """`` 3``, to stand behind "the first"; nothing for a single one."""
+    return "" if len(numbers) == 1 else f" {len(numbers)}"
 
 
 def _some(numbers: Sequence[int], most: int = 4) -> str:
@@ -694,7 +703,7 @@ def data_order(
     eval_samples: int = 21,
     epochs: int = 3,
     hang_limit_s: float = 2.0,
-    limit_s: float = 180.0,
+    limit_s: float = 300.0,
     start: str = "auto",
     show: bool = True,
 ) -> DataOrderRun:

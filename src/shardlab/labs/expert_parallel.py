@@ -276,7 +276,8 @@ class ExpertParallelRun(LabRun):
             rows=tuple(rows),
             notes=(
                 "Even: each expert gets equally many. Uniform: at random, all alike; predicted is the expected busiest "
-                f"of as many bins. Skewed: expert i with weight (i + 1)^-{skew:g}; predicted is the mean of {DRAWS} draws.",
+                f"of as many bins. Skewed: expert i with weight 1/(i + 1){'' if skew == 1 else f'^{skew:g}'}; predicted is the mean "
+                f"of {DRAWS} draws.",
             ),
             label_columns=2,
         )
@@ -470,7 +471,7 @@ def expert_parallel(
     factors: Sequence[float] = (1.0, 1.25, 2.0),
     steps: int = 40,
     balance_weight: float = 0.1,
-    limit_s: float = 120.0,
+    limit_s: float = 300.0,
     start: str = "auto",
     show: bool = True,
 ) -> ExpertParallelRun:

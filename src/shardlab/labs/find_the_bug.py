@@ -187,8 +187,8 @@ class FindTheBugRun(LabRun):
             ]
             if not self._of(YOURS):
                 words.append(
-                    f"Mend {bug.function} in a copy of {_near(bug.program)}, and try it with "
-                    f"`shardlab lab find_the_bug --bug {bug.name} --fix FILE`."
+                    f"Mend {bug.function} in a copy of {_near(bug.program)}, and try it with: "
+                    f"shardlab lab find_the_bug --bug {bug.name} --fix FILE"
                 )
         waiting = [row for row in self._of(AS_FOUND) if row.stopped is not None]
         words += [f"{row.bug}, as found, does not finish: {row.stopped}" for row in waiting]
@@ -326,7 +326,7 @@ def find_the_bug(
     bug: str | None = None,
     fix: str | None = None,
     hints: int = 0,
-    limit_s: float = 120.0,
+    limit_s: float = 300.0,
     start: str = "auto",
     show: bool = True,
 ) -> FindTheBugRun:

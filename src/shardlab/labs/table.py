@@ -16,6 +16,7 @@ class Table:
         rows: one tuple of cells per row, as long as ``columns``.
         notes: sentences below the table.
         label_columns: how many columns on the left name the row; they are set left, the others right.
+        text_columns: how many columns on the right hold text instead of numbers; they are set left and wrap.
     """
 
     caption: str
@@ -23,6 +24,11 @@ class Table:
     rows: tuple[tuple[str, ...], ...]
     notes: tuple[str, ...] = ()
     label_columns: int = 1
+    text_columns: int = 0
+
+    def is_left(self, index: int) -> bool:
+        """Whether this column is set left."""
+        return index < self.label_columns or index >= len(self.columns) - self.text_columns
 
     def __str__(self) -> str:
         lines = [self.columns, *self.rows]
@@ -37,7 +43,7 @@ class Table:
     __repr__ = __str__
 
     def _pad(self, line: tuple[str, ...], index: int, width: int) -> str:
-        return line[index].ljust(width) if index < self.label_columns else line[index].rjust(width)
+        return line[index].ljust(width) if self.is_left(index) else line[index].rjust(width)
 
     def _note_lines(self) -> list[str]:
         return ["", *self.notes] if self.notes else []
@@ -60,6 +66,8 @@ class Table:
     def _cell(self, row: tuple[str, ...], index: int) -> str:
         if index < self.label_columns:
             return f'<th scope="row" style="text-align:left">{_safe(row[index])}</th>'
+        if self.is_left(index):
+            return f'<td style="text-align:left;white-space:normal;min-width:14em">{_safe(row[index])}</td>'
         return f'<td style="text-align:right">{_safe(row[index])}</td>'
 
 
@@ -79,7 +87,7 @@ class Tables:
 
 
 def _align(table: Table, index: int) -> str:
-    return f' style="text-align:{"left" if index < table.label_columns else "right"}"'
+    return f' style="text-align:{"left" if table.is_left(index) else "right"}"'
 
 
 def _safe(text: str) -> str:
