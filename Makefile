@@ -48,13 +48,13 @@ lint: $(VENV)/.dev  ## ruff (notebooks too), mypy, locks in step
 	$(PY) -m mypy
 
 test-models: $(VENV)/.dev $(VENV)/.torch frontend/node_modules/.ready  ## models, experiments, quizzes, command line
-	$(PY) -m pytest -q -n 2 --dist worksteal tests --ignore=tests/labs --ignore=tests/launch --ignore=tests/extras --ignore=tests/notebooks --ignore=tests/exercises --ignore=tests/site
+	$(PY) -m pytest -q -n 2 --dist worksteal --timeout 900 tests --ignore=tests/labs --ignore=tests/launch --ignore=tests/extras --ignore=tests/notebooks --ignore=tests/exercises --ignore=tests/site
 
 test-labs: $(VENV)/.dev $(VENV)/.torch  ## real processes
-	$(PY) -m pytest -q -n 2 --dist loadfile tests/labs
+	$(PY) -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder tests/labs
 
 test-launch: $(VENV)/.dev $(VENV)/.torch  ## the launch files: torchrun, a Slurm of two nodes, Kubernetes' schemas
-	$(PY) -m pytest -q -rs tests/launch
+	$(PY) -m pytest -q -rs -n 2 --dist loadfile --timeout 900 tests/launch
 
 test-weekly: test-extras test-submissions  ## what would take the tests of a change over 40 minutes
 
@@ -64,15 +64,15 @@ test-extras: .venv-extras/.extras  ## weekly: labs on whole systems, DeepSpeed, 
 test-submissions: $(VENV)/.dev $(VENV)/.torch .venv-grade/.grade  ## weekly: every wrong submission of every assignment
 	$(PY) -m pytest -q tests/exercises/test_assignments.py --all-submissions
 
-test-notebooks: $(VENV)/.dev $(VENV)/.torch  ## hygiene, then nbval on every notebook
-	$(PY) -m pytest -q tests/notebooks
-	$(PY) -m pytest -q --nbval --nbval-sanitize-with tests/notebooks/sanitize.cfg notebooks
+test-notebooks: $(VENV)/.dev $(VENV)/.torch  ## hygiene, and nbval on every notebook
+	$(PY) -m pytest -q -n 2 --dist loadfile --timeout 900 --nbval --nbval-sanitize-with tests/notebooks/sanitize.cfg \
+	  --nbval-kernel-startup-timeout 280 tests/notebooks notebooks
 
 test-exercises: $(VENV)/.dev $(VENV)/.torch .venv-grade/.grade  ## assignments: reference, empty and wrong submissions
-	$(PY) -m pytest -q -n 2 --dist loadfile tests/exercises
+	$(PY) -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder --timeout 900 tests/exercises
 
 test-site: html teacher $(VENV)/.dev frontend/node_modules/.ready  ## the built book in a real Chromium
-	$(PY) -m pytest -q -n 2 --dist loadscope tests/site
+	$(PY) -m pytest -q -n 2 --dist loadfile --timeout 900 tests/site
 
 release: .venv-grade/.grade  ## write the student release of every assignment
 	$(GRADE_PY) tools/exercises.py release

@@ -6,16 +6,16 @@ import json
 import os
 import re
 import shlex
-import socket
 import subprocess
 import sys
-import time
 import tomllib
 import urllib.request
 import zipfile
 from pathlib import Path
 
 import pytest
+
+from tests.jupyter_server import jupyter_lab
 
 ROOT = Path(__file__).resolve().parents[1]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -152,7 +152,7 @@ def test_the_page_names_only_targets_tools_and_files_that_are_there():
         [sys.executable, str(ROOT / "tools" / "usb_stick.py"), "--help"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=280,
     )
     for option in re.findall(r"usb_stick\.py (--\w+)", RUNNING):
         assert option in options.stdout
@@ -207,7 +207,7 @@ def run(*command: object) -> subprocess.CompletedProcess[str]:
         [str(part) for part in command],
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=280,
         env={**os.environ, **nowhere},
     )
 
@@ -307,7 +307,7 @@ def test_make_sets_up_anew_what_was_moved(tmp_path):
 
     def asked() -> str:
         command = ["make", "--dry-run", "html"]
-        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60).stdout
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=280).stdout
 
     for here, anew in ((tmp_path.resolve(), False), (tmp_path / "elsewhere", True)):
         (tmp_path / ".venv" / ".place").write_text(f"{here}\n")
@@ -392,37 +392,10 @@ def test_make_lab_asks_nothing_of_the_network_and_of_the_reader(tmp_path):
     words = shlex.split(
         recipe.replace("@$(PY)", sys.executable).replace("$(CURDIR)", str(ROOT)).replace("$(ARGS)", "")
     )
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    places = (
-        "JUPYTER_CONFIG_DIR",
-        "JUPYTER_DATA_DIR",
-        "JUPYTERLAB_SETTINGS_DIR",
-        "JUPYTERLAB_WORKSPACES_DIR",
-    )
-    server = subprocess.Popen(
-        [*words, "--no-browser", "--allow-root", f"--port={port}", "--IdentityProvider.token="],
-        env={**os.environ, **{name: str(tmp_path / name) for name in places}},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    address = f"http://127.0.0.1:{port}/lab/api/settings/@jupyterlab/apputils-extension:notification"
-    try:
-        for _ in range(400):
-            try:
-                with urllib.request.urlopen(address, timeout=5) as answer:
-                    settings = json.load(answer)["schema"]["properties"]
-                break
-            except OSError:
-                assert server.poll() is None
-                time.sleep(0.25)
-        else:
-            pytest.fail("JupyterLab did not start")
-    finally:
-        server.terminate()
-        server.wait(30)
+    with jupyter_lab(words, tmp_path / "jupyter") as address:
+        asked = f"{address}/lab/api/settings/@jupyterlab/apputils-extension:notification"
+        with urllib.request.urlopen(asked, timeout=120) as answer:
+            settings = json.load(answer)["schema"]["properties"]
     assert settings["fetchNews"]["default"] == "false"
     assert settings["checkForUpdates"]["default"] is False
 
@@ -437,6 +410,6 @@ def test_nothing_with_a_students_name_gets_into_the_repository():
     # A folder's line ends with a slash; what lies in it is what counts.
     paths = [f"exercises/{name}{'x' if name.endswith('/') else ''}" for name in [*names, "moodle.zip"]]
     done = subprocess.run(
-        ["git", "check-ignore", *paths], cwd=ROOT, capture_output=True, text=True, timeout=60
+        ["git", "check-ignore", *paths], cwd=ROOT, capture_output=True, text=True, timeout=280
     )
     assert sorted(done.stdout.split()) == sorted(paths)

@@ -29,7 +29,7 @@ def command(*arguments):
         [sys.executable, "-m", "shardlab.classroom.exam", *arguments],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=280,
     )
 
 

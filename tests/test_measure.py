@@ -536,7 +536,7 @@ def test_without_torch_nothing_is_measured_and_nothing_is_shown_instead(tmp_path
         [sys.executable, "-c", code, "measure", "--ranks", "2", "--json", str(out)],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=280,
     )
     assert done.returncode == 3
     assert "torch is not installed, so no process was started" in done.stderr

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import nbformat
+from kernels import START_S, through_files
 from nbclient import NotebookClient
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -19,16 +20,19 @@ CELL_LIMIT_S = 180
 def execute(path: Path) -> None:
     """Run one notebook and write it back, outputs renewed and metadata reduced to what is needed."""
     notebook = nbformat.read(path, as_version=4)
-    client = NotebookClient(
-        notebook,
-        timeout=CELL_LIMIT_S,
-        kernel_name="python3",
-        record_timing=False,
-        coalesce_streams=True,
-        store_widget_state=False,
-        resources={"metadata": {"path": str(path.parent)}},
-    )
-    client.execute()
+    with through_files() as config:
+        client = NotebookClient(
+            notebook,
+            timeout=CELL_LIMIT_S,
+            startup_timeout=START_S,
+            kernel_name="python3",
+            record_timing=False,
+            coalesce_streams=True,
+            store_widget_state=False,
+            resources={"metadata": {"path": str(path.parent)}},
+            config=config,
+        )
+        client.execute()
     notebook.metadata = nbformat.NotebookNode(
         kernelspec={"display_name": "Python 3", "language": "python", "name": "python3"},
         language_info={"name": "python"},

@@ -23,7 +23,7 @@ class Course:
 
     root: Path
 
-    def run(self, *arguments: object, limit_s: float = 600) -> subprocess.CompletedProcess[str]:
+    def run(self, *arguments: object, limit_s: float = 1500) -> subprocess.CompletedProcess[str]:
         """Run tools/exercises.py as ``make`` does; its output is text."""
         script = str(REPOSITORY / "tools" / "exercises.py")
         command = [grading_python(), script, *map(str, arguments), "--root", str(self.root)]

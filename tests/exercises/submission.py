@@ -26,6 +26,7 @@ class Submission:
         error: how the report of the grader begins; empty if it has nothing to report.
         student: the ID that the notebook names, if it isn't the one it is handed in under.
         tags: tags of cells, by cell id.
+        endless: whether some cell runs until it is stopped.
     """
 
     cells: dict[str, str]
@@ -34,6 +35,7 @@ class Submission:
     error: str = ""
     student: str | None = None
     tags: dict[str, list[str]] = field(default_factory=dict)
+    endless: bool = False
 
 
 @dataclass(frozen=True)

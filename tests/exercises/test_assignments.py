@@ -11,6 +11,7 @@ from nbclient import NotebookClient
 from submission import REPOSITORY, assignments
 
 from shardlab.classroom.assignments import read_assignments
+from tools.kernels import START_S, through_files
 
 ALL = list(assignments().values())
 each = pytest.mark.parametrize("assignment", ALL, ids=str)
@@ -50,7 +51,10 @@ def run(path, cells: dict[str, str] | None = None) -> nbformat.NotebookNode:
     notebook = nbformat.read(path, as_version=4)
     for cell in notebook.cells:
         cell.source = (cells or {}).get(cell.id, cell.source)
-    return NotebookClient(notebook, timeout=240, kernel_name="python3").execute()
+    with through_files() as config:
+        return NotebookClient(
+            notebook, timeout=400, kernel_name="python3", startup_timeout=START_S, config=config
+        ).execute()
 
 
 @each
@@ -94,7 +98,7 @@ def test_each_task_has_three_hints_marks_minutes_and_a_check(released, assignmen
 
 
 @each
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 def test_unsolved_it_runs_to_the_end_and_says_what_is_to_do(released, assignment):
     said = outputs(run(released.release(assignment)))
     assert assignment.unsolved.keys() == {name for name in said if re.fullmatch(r"task-\d+-check", name)}
@@ -107,7 +111,7 @@ def test_unsolved_it_runs_to_the_end_and_says_what_is_to_do(released, assignment
     ]
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 def test_solved_it_earns_every_visible_mark(released, solved):
     assignment = solved
     said = outputs(run(released.release(assignment), assignment.reference))

@@ -61,9 +61,11 @@ def test_what_is_wrong_with_a_packing_is_said(buckets, part, words):
 @pytest.mark.torch
 class TestOnRanks:
     @pytest.fixture(autouse=True)
-    def _torch(self):
+    def _torch(self, monkeypatch):
         if not torch_installed():
             pytest.skip("torch is not installed: `make torch` installs it")
+        # A student waits less for ranks that hang; these don't, and the machine may be busy.
+        monkeypatch.setattr(bucket_checks, "TIME_LIMIT_S", 250.0)
 
     def test_the_packing_is_ddps_own(self, notebook):
         import torch

@@ -7,7 +7,7 @@ import threading
 import time
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from submissions.ring import ALL_GATHER, ALLREDUCE, REDUCE_SCATTER
 
@@ -42,7 +42,7 @@ def test_an_element_has_the_size_it_is_given():
     assert run_ranks(to_the_right, [1, 2], element_bytes=2).sent_bytes == [2, 2]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(n_ranks=st.integers(1, 12), n_elements=st.integers(0, 40))
 def test_a_ring_on_it_sends_what_the_models_say(n_ranks, n_elements):
     buffers = [[rank * 100 + place for place in range(n_elements)] for rank in range(n_ranks)]

@@ -90,9 +90,11 @@ def test_what_is_wrong_with_a_group_is_said():
 @pytest.mark.torch
 class TestOnRanks:
     @pytest.fixture(autouse=True)
-    def _torch(self):
+    def _torch(self, monkeypatch):
         if not torch_installed():
             pytest.skip("torch is not installed: `make torch` installs it")
+        # A student waits less for ranks that hang; these don't, and the machine may be busy.
+        monkeypatch.setattr(mesh_checks, "TIME_LIMIT_S", 250.0)
 
     def test_the_run_that_is_explained_shows_what_the_answer_says(self, tmp_path):
         from submissions.mesh import GROUPS
@@ -116,4 +118,6 @@ class TestOnRanks:
         }
         # Without Linux' count there is nothing to compare.
         if "not" not in sent["data "]:
-            assert [f"{float(value):.1f} {unit}" for value, unit in sent.values()] == ["4.7 MB", "3.5 MB"]
+            assert [unit for _, unit in sent.values()] == ["MB", "MB"]
+            # With headers, of which there may be a few more.
+            assert [float(value) for value, _ in sent.values()] == pytest.approx([4.7, 3.5], abs=0.06)

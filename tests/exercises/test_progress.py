@@ -15,6 +15,7 @@ from nbclient import NotebookClient
 
 from shardlab.classroom import progress
 from shardlab.classroom.assignments import NotebookError, read_assignment, secret_lines
+from tools.kernels import START_S, through_files
 
 STUB = '# YOUR CODE HERE\nraise NotImplementedError("not written yet")'
 
@@ -53,7 +54,10 @@ def half_done(tmp_path_factory) -> Path:
     cells["task-3-code"].source = RING.reference["task-3-code"].replace("return chunks", "return chunks[:-1]")
     cells["task-5-code"].source = "def count_sent_bytes(n_ranks, n_elements)\n"
     cells["task-5-code"].metadata["tags"] = ["raises-exception"]
-    NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
+    with through_files() as config:
+        NotebookClient(
+            notebook, timeout=250, kernel_name="python3", startup_timeout=START_S, config=config
+        ).execute()
     return save(notebook, tmp_path_factory.mktemp("work"))
 
 
@@ -243,7 +247,7 @@ def test_the_command_shows_it_and_tells_by_its_status(work):
             [sys.executable, "-m", "shardlab", "progress", str(folder)],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=200,
         )
 
     done = run(work)

@@ -43,7 +43,7 @@ def test_without_nbgrader_the_command_says_what_to_run(released, monkeypatch):
         [sys.executable, str(REPOSITORY / "tools" / "exercises.py"), "release"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
     )
     assert done.returncode == 1
     assert "make release" in done.stderr

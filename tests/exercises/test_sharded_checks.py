@@ -91,7 +91,7 @@ def nothing():
 @pytest.mark.torch
 def test_calls_are_logged_with_what_they_must_send(monkeypatch):
     monkeypatch.syspath_prepend(str(__file__).rpartition("/")[0])
-    outcome = rank_cases.try_on_ranks("test_sharded_checks:calls_trial", [nothing], 3, time_limit_s=120)
+    outcome = rank_cases.try_on_ranks("test_sharded_checks:calls_trial", [nothing], 3, time_limit_s=250)
     assert outcome.fault is None
     both = [
         ["all-reduce", 12, 16],
@@ -112,6 +112,8 @@ def test_the_tables_show_the_numbers_that_the_model_answer_tells(tmp_path):
     # As the notebook runs it: functions are taken along by their source, from the main module.
     script = "\n".join(
         ["from shardlab.classroom import sharded_checks"]
+        # A student waits less for ranks that hang; these don't, and the machine may be busy.
+        + ["sharded_checks.comparison.__defaults__ = (200.0,)"]
         + ["import torch", "import torch.distributed as dist"]
         + [cells[name].source for name in ("task-2-code", "adam", "task-3-code", "task-4-code")]
         + [cells["task-5-table"].source]
@@ -134,7 +136,7 @@ def test_the_tables_show_the_numbers_that_the_model_answer_tells(tmp_path):
 
 
 def _python(path) -> str:
-    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -86,11 +86,13 @@ def test_the_table_shows_the_numbers_that_the_model_answer_tells(tmp_path):
     # As the notebook runs it: functions are taken along by their source, from the main module.
     script = "\n".join(
         ["from shardlab.classroom import tensor_checks", "import torch", "import torch.distributed as dist"]
+        # A student waits less for ranks that hang; these don't, and the machine may be busy.
+        + ["tensor_checks.comparison.__defaults__ = (200.0,)"]
         + [cells[name].source for name in ("task-3-code", "silu", "task-4-code", "task-5-table")]
     )
     path = tmp_path / "table.py"
     path.write_text(script)
-    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, done.stderr
     assert "stopped" not in done.stdout
     rows = [re.split(r"\s{2,}", line.strip()) for line in done.stdout.splitlines() if line.strip()]

@@ -22,7 +22,7 @@ P = 4 * PARAMETERS
 @pytest.fixture(scope="module")
 def measured():
     """One run of the lab for all tests that look at a result."""
-    return accumulation.function(ranks=2, micro_steps=3, steps=2, limit_s=280, show=False)
+    return accumulation.function(ranks=2, micro_steps=3, steps=2, limit_s=600, show=False)
 
 
 @pytest.fixture(scope="module")
@@ -137,7 +137,7 @@ def test_a_run_passes_its_own_checks_and_survives_json(measured):
 
 @pytest.mark.torch
 def test_one_rank_has_nothing_to_average(family):
-    run = accumulation.function(ranks=1, micro_steps=2, steps=1, limit_s=280, show=False)
+    run = accumulation.function(ranks=1, micro_steps=2, steps=1, limit_s=600, show=False)
     assert run.failed_checks() == []
     assert run.way("flag_late").gradient_error <= 1e-6
     assert run.wire_row("every").predicted_bytes == 0

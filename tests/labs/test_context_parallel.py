@@ -14,7 +14,7 @@ SEQUENCE, HEADS, WIDTH = 384, 4, 32
 @pytest.fixture(scope="module")
 def measured():
     """One run of the lab for all tests that look at a result."""
-    return labs.context_parallel(ranks=4, sequence=SEQUENCE, heads=HEADS, repeats=1, limit_s=280, show=False)
+    return labs.context_parallel(ranks=4, sequence=SEQUENCE, heads=HEADS, repeats=1, limit_s=600, show=False)
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +85,7 @@ def test_a_run_passes_its_own_checks_and_survives_json(measured):
 @pytest.mark.torch
 def test_heads_that_do_not_divide_leave_the_ring_alone(family):
     run = labs.context_parallel(
-        ranks=2, sequence=128, heads=3, repeats=1, limit_s=250, start="spawn", show=False
+        ranks=2, sequence=128, heads=3, repeats=1, limit_s=600, start="spawn", show=False
     )
     assert run.failed_checks() == []
     assert {row.method for row in run.equality if row.ranks == 2} == {"ring"}

@@ -15,6 +15,7 @@ from shardlab.labs.lab import Source
 from shardlab.labs.run import LabError, Outcome
 from shardlab.models.collectives import ring_allreduce_time_s
 from shardlab.models.fit import LinkFit
+from tools.kernels import START_S, through_files
 
 PARAMETERS = 2 * (1024 * 1024 + 1024)
 P = 4 * PARAMETERS
@@ -23,7 +24,7 @@ P = 4 * PARAMETERS
 @pytest.fixture(scope="module")
 def measured():
     """One run of the lab for all tests that look at a result."""
-    return labs.ddp(ranks=4, steps=3, limit_s=280, show=False)
+    return labs.ddp(ranks=4, steps=3, limit_s=600, show=False)
 
 
 @pytest.fixture(scope="module")
@@ -112,15 +113,21 @@ def test_in_a_notebook(tmp_path):
     pytest.importorskip("ipykernel")
     cells = [
         "from shardlab import labs",
-        "run = labs.ddp(ranks=1, steps=1, limit_s=200)\nrun.table('wire')",
+        "run = labs.ddp(ranks=1, steps=1, limit_s=600)\nrun.table('wire')",
         "labs.ddp.source()",
         "labs.ddp(ranks='4')",
         "labs.run('no_such_module:worker', ranks=1)",
     ]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
-    nbclient.NotebookClient(
-        notebook, timeout=250, allow_errors=True, resources={"metadata": {"path": tmp_path}}
-    ).execute()
+    with through_files() as config:
+        nbclient.NotebookClient(
+            notebook,
+            timeout=600,
+            startup_timeout=START_S,
+            allow_errors=True,
+            resources={"metadata": {"path": tmp_path}},
+            config=config,
+        ).execute()
     _, run, source, bad, failed = [cell.outputs for cell in notebook.cells]
     # One line of progress that has renewed itself, then the table.
     assert [output.output_type for output in run] == ["display_data", "execute_result"]
@@ -312,7 +319,7 @@ def python(code, **environment):
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
     )
 
 

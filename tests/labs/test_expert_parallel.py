@@ -15,7 +15,7 @@ ROUTERS = ("even", "uniform", "skewed")
 @pytest.fixture(scope="module")
 def measured():
     """One run of the lab for all tests that look at a result."""
-    return labs.expert_parallel(ranks=4, tokens=TOKENS, factors=(1.0, 2.0), steps=30, limit_s=280, show=False)
+    return labs.expert_parallel(ranks=4, tokens=TOKENS, factors=(1.0, 2.0), steps=30, limit_s=600, show=False)
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +109,7 @@ def test_a_run_passes_its_own_checks_and_survives_json(measured):
 @pytest.mark.torch
 def test_one_rank_with_one_expert_per_token(family):
     run = labs.expert_parallel(
-        ranks=1, tokens=32, experts=4, top_k=1, factors=[1.0], steps=2, limit_s=250, show=False
+        ranks=1, tokens=32, experts=4, top_k=1, factors=[1.0], steps=2, limit_s=600, show=False
     )
     assert run.failed_checks() == []
     assert [row.top_k for row in run.equality] == [1, 1]

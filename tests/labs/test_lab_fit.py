@@ -1,7 +1,7 @@
 """The line behind a prediction."""
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from shardlab.labs.fit import Line, fit_line
@@ -9,6 +9,8 @@ from shardlab.labs.fit import Line, fit_line
 times = st.floats(1e-6, 1e-1)
 
 
+# How long it takes says how busy the machine is.
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     fixed=times, slope=st.floats(1e-12, 1e-8), sizes=st.sets(st.integers(1, 2**24), min_size=2, max_size=6)
 )

@@ -16,7 +16,7 @@ P = 4 * (64 * 256 + 256 + 256 * 256 + 256 + 256 * 10 + 10)
 @pytest.fixture(scope="module")
 def measured():
     """One run of the lab for all tests that look at a result."""
-    return labs.local_sgd(ranks=4, intervals=[4, 16], steps=32, limit_s=280, show=False)
+    return labs.local_sgd(ranks=4, intervals=[4, 16], steps=32, limit_s=600, show=False)
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +72,7 @@ def test_a_run_passes_its_own_checks_and_survives_json(measured):
 @pytest.mark.torch
 @pytest.mark.filterwarnings("error")
 def test_one_rank_spawned(family):
-    alone = labs.local_sgd(ranks=1, intervals=[2], steps=2, limit_s=200, start="spawn", show=False)
+    alone = labs.local_sgd(ranks=1, intervals=[2], steps=2, limit_s=600, start="spawn", show=False)
     assert alone.failed_checks() == []
     assert alone.explanation() == ["With one rank there is nothing to send: run the lab with more ranks."]
     assert str(alone)

@@ -34,7 +34,7 @@ def test_four_ranks_fit_two_gigabytes(name, family):
     sampler = threading.Thread(target=sample)
     sampler.start()
     try:
-        labs.LABS[[lab.name for lab in labs.LABS].index(name)].function(ranks=4, limit_s=250, show=False)
+        labs.LABS[[lab.name for lab in labs.LABS].index(name)].function(ranks=4, limit_s=600, show=False)
     finally:
         ended.set()
         sampler.join()

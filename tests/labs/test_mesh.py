@@ -22,7 +22,7 @@ P = 4 * 4 * (4 * 192**2 + 2 * 192 * 768)
 @pytest.fixture(scope="module")
 def measured():
     """One run of the lab for all tests that look at a result."""
-    return labs.mesh(ranks=4, steps=2, limit_s=280, show=False)
+    return labs.mesh(ranks=4, steps=2, limit_s=600, show=False)
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +122,7 @@ def test_a_run_passes_its_own_checks_and_survives_json(measured):
 
 @pytest.mark.torch
 def test_one_axis_with_two_ranks(family):
-    run = labs.mesh(ranks=2, steps=1, limit_s=250, show=False)
+    run = labs.mesh(ranks=2, steps=1, limit_s=600, show=False)
     assert run.layouts == [(1, 1, 2), (1, 2, 1), (2, 1, 1)]
     assert run.failed_checks() == []
     assert "2 ranks can't fill more axes than 1" in " ".join(run.explanation())

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,7 +15,7 @@ SECONDS = {"forward_s": 0.004, "backward_input_s": 0.004, "backward_weight_s": 0
 @pytest.fixture(scope="module")
 def measured():
     """One run of every schedule for all tests that look at a result."""
-    return pipeline(2, micro_batches=4, schedules=["all"], **SECONDS, limit_s=280, show=False)
+    return pipeline(2, micro_batches=4, schedules=["all"], **SECONDS, limit_s=600, show=False)
 
 
 @pytest.fixture(scope="module")
@@ -116,6 +117,24 @@ def test_sends_that_wait_get_stuck(measured):
 
 
 @pytest.mark.torch
+def test_ranks_that_move_slowly_are_not_stuck_yet(monkeypatch):
+    from shardlab.labs import pipeline_worker
+
+    clock, moves = [0.0], ["in send number 1", "between two sends", "in send number 2"]
+    stage = SimpleNamespace(stands="at its start")
+
+    def move(_):
+        clock[0] += 0.75 * pipeline_worker.PATIENCE_S
+        stage.stands = moves.pop(0) if moves else stage.stands
+
+    thread = SimpleNamespace(is_alive=lambda: True, join=move)
+    monkeypatch.setattr(pipeline_worker, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    assert pipeline_worker.where_it_stays(thread, stage) == "in send number 2"
+    thread.is_alive = lambda: False
+    assert pipeline_worker.where_it_stays(thread, stage) == "finished"
+
+
+@pytest.mark.torch
 def test_a_run_survives_json(measured):
     again = PipelineLabRun.from_json(measured.to_json())
     assert again == measured
@@ -125,7 +144,7 @@ def test_a_run_survives_json(measured):
 @pytest.mark.torch
 @pytest.mark.parametrize("start", ["fork", "spawn"])
 def test_nothing_is_left_even_of_stuck_ranks(start, family):
-    run = pipeline(2, micro_batches=2, schedules=["1F1B"], **SECONDS, limit_s=280, start=start, show=False)
+    run = pipeline(2, micro_batches=2, schedules=["1F1B"], **SECONDS, limit_s=600, start=start, show=False)
     assert run.failed_checks() == []
     assert len(run.deadlock) == 2
     family.assert_all_gone()
@@ -134,7 +153,7 @@ def test_nothing_is_left_even_of_stuck_ranks(start, family):
 @pytest.mark.torch
 def test_one_rank(family):
     run = pipeline(
-        1, schedules=["1F1B", "ZBVZeroBubble", "gpipe-by-hand"], **SECONDS, limit_s=280, show=False
+        1, schedules=["1F1B", "ZBVZeroBubble", "gpipe-by-hand"], **SECONDS, limit_s=600, show=False
     )
     assert run.failed_checks() == []
     assert run.deadlock == ()

@@ -18,11 +18,14 @@ from shardlab.models.checkpoint import recovery
 
 PYTHON = sys.executable
 
+pytestmark = pytest.mark.timeout(1200)
+
 
 @pytest.fixture(scope="module")
 def measured():
     """One run of the lab for all tests that look at a result."""
-    return restart(2, steps=6, every=2, kill_after=3, limit_s=140, show=False)
+    # Steps so long that a busy machine kills before the last one, and not after it.
+    return restart(2, steps=6, every=2, kill_after=3, step_s=0.5, limit_s=600, show=False)
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +74,7 @@ def test_a_run_survives_json(measured):
 # Stays in its first attempt until it is killed itself.
 ENDLESS = (
     "from shardlab.labs.restart import restart\n"
-    "restart(1, steps=4000, every=2, kill_after=3999, step_s=1.0, limit_s=250, show=False)"
+    "restart(1, steps=4000, every=2, kill_after=3999, step_s=1.0, limit_s=600, show=False)"
 )
 
 
@@ -97,7 +100,7 @@ def test_torchrun_leaves_nothing_when_the_lab_is_killed(family, temporary_folder
         # The caller, the launcher, the rank that watches, torchrun and its rank.
         assert len(family.living()) >= 5
         caller.send_signal(signal.SIGKILL)
-    family.assert_all_gone(60)
+    family.assert_all_gone()
     assert list(temporary_folders.glob("shardlab-*")) == []
 
 

@@ -24,7 +24,7 @@ SIZES = [2**14, 2**17, 2**20, 2**22]
 @pytest.fixture(scope="module")
 def measured():
     """One run of the lab for all tests that look at a result."""
-    return labs.ring(ranks=4, sizes=SIZES, repeats=3, limit_s=280, show=False)
+    return labs.ring(ranks=4, sizes=SIZES, repeats=3, limit_s=600, show=False)
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +113,7 @@ def test_a_run_passes_its_own_checks_and_survives_json(measured):
 @pytest.mark.torch
 @pytest.mark.filterwarnings("error")
 def test_one_rank_spawned(family):
-    alone = labs.ring(ranks=1, sizes=SIZES, repeats=1, limit_s=200, start="spawn", show=False)
+    alone = labs.ring(ranks=1, sizes=SIZES, repeats=1, limit_s=600, start="spawn", show=False)
     assert alone.failed_checks() == []
     assert alone.explanation() == ["With one rank there is nothing to send: run the lab with more ranks."]
     assert "steps" not in alone.make_tables()
@@ -124,7 +124,7 @@ def test_one_rank_spawned(family):
 @pytest.mark.torch
 def test_a_wrong_ring_is_found_out(monkeypatch):
     monkeypatch.setattr(ring_module, "WORKER", "broken_ring:worker")
-    wrong = labs.ring(ranks=2, sizes=SIZES, repeats=1, limit_s=200, show=False)
+    wrong = labs.ring(ranks=2, sizes=SIZES, repeats=1, limit_s=600, show=False)
     failed = "\n".join(wrong.failed_checks())
     assert "2 ranks, ring by hand, 1,009 elements: integers differ" in failed
     assert "2 ranks, ring by hand, 1,009 elements: floats are off by" in failed

@@ -8,7 +8,7 @@ import pytest
 from shardlab.labs.straggler import StragglerRun, straggler
 from shardlab.models.stragglers import expected_max_standard_normal, harmonic_number
 
-SMALL = {"base_s": 0.003, "delays_s": [0.01], "jitter_s": 0.001, "steps": 4, "limit_s": 280, "show": False}
+SMALL = {"base_s": 0.003, "delays_s": [0.01], "jitter_s": 0.001, "steps": 4, "limit_s": 600, "show": False}
 
 
 @pytest.fixture(scope="module")

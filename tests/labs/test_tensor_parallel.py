@@ -28,7 +28,7 @@ P = 4 * 64 * 2 * 64
 @pytest.fixture(scope="module")
 def measured():
     """One run of the lab for all tests that look at a result."""
-    return labs.tensor_parallel(ranks=4, **SMALL, limit_s=290, show=False)
+    return labs.tensor_parallel(ranks=4, **SMALL, limit_s=600, show=False)
 
 
 @pytest.fixture(scope="module")
@@ -157,7 +157,7 @@ def test_a_run_passes_its_own_checks_and_survives_json(measured):
 
 @pytest.mark.torch
 def test_one_spawned_rank_cuts_nothing_and_leaves_nothing(family):
-    run = labs.tensor_parallel(ranks=1, **SMALL, start="spawn", limit_s=200, show=False)
+    run = labs.tensor_parallel(ranks=1, **SMALL, start="spawn", limit_s=600, show=False)
     assert run.failed_checks() == []
     assert [len(rows) for rows in (run.layers, run.orders, run.dropout, run.loss)] == [2, 0, 0, 0]
     assert run.explanation() == ["With one rank nothing is cut: run the lab with more ranks."]
@@ -169,7 +169,7 @@ def test_an_operator_that_forgets_its_sum_is_noticed(monkeypatch):
     monkeypatch.setattr(
         sys.modules["shardlab.labs.tensor_parallel"], "WORKER", "tests.labs.tensor_parallel_broken:worker"
     )
-    failed = labs.tensor_parallel(ranks=2, **SMALL, limit_s=250, show=False).failed_checks()
+    failed = labs.tensor_parallel(ranks=2, **SMALL, limit_s=600, show=False).failed_checks()
     by_hand = [words for words in failed if words.startswith("2 ranks, layer by hand, tensor parallel: ")]
     assert len(by_hand) >= 2
     assert "not equal to the uncut layer" in by_hand[0]

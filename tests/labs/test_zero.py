@@ -22,7 +22,7 @@ P = 4 * PARAMETERS
 @pytest.fixture(scope="module")
 def measured():
     """One run of the lab for all tests that look at a result."""
-    return labs.zero(ranks=4, micro_steps=2, limit_s=280, show=False)
+    return labs.zero(ranks=4, micro_steps=2, limit_s=600, show=False)
 
 
 @pytest.fixture(scope="module")
@@ -155,7 +155,7 @@ def test_a_run_passes_its_own_checks_and_survives_json(measured):
 
 @pytest.mark.torch
 def test_one_rank_and_nothing_left_running(family):
-    alone = labs.zero(ranks=1, limit_s=200, show=False)
+    alone = labs.zero(ranks=1, limit_s=600, show=False)
     assert alone.failed_checks() == []
     assert list(alone.make_tables()) == ["equality", "memory", "whole"]
     assert alone.explanation() == [
@@ -192,7 +192,7 @@ def broken_worker(ctx):
 
 @pytest.mark.torch
 def test_a_broken_step_is_seen(recorded):
-    rows = labs.run(broken_worker, 2, limit_s=200, show=False).results[0]
+    rows = labs.run(broken_worker, 2, limit_s=600, show=False).results[0]
     facts = {"parameters": PARAMETERS, "largest_unit": max(LAYERS), "backend": "gloo"}
     failed = {
         name: dataclasses.replace(recorded, ways=(_way_row(cell, facts),)).failed_checks()

@@ -49,7 +49,7 @@ print(json.dumps([training_step(model, optimizer, [make_batch(step, 32)]) for st
 
     def losses(steps, model_of="shardlab.labs.ddp_worker"):
         command = [sys.executable, "-c", code, str(steps), model_of]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=250, check=True)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
         return json.loads(done.stdout)
 
     return losses

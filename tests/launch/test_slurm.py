@@ -15,7 +15,7 @@ import cluster as slurm
 
 pytestmark = [
     pytest.mark.torch,
-    pytest.mark.timeout(600),
+    pytest.mark.timeout(1500),
     pytest.mark.skipif(slurm.missing() is not None, reason=str(slurm.missing())),
 ]
 
@@ -32,7 +32,7 @@ def submit(cluster, launch, log, *arguments, options=()):
     return int(cluster.ask(*command))
 
 
-def wait_for_line(cluster, log, pattern, patience_s=240.0):
+def wait_for_line(cluster, log, pattern, patience_s=400.0):
     deadline = time.monotonic() + patience_s
     while time.monotonic() < deadline:
         found = log.exists() and re.findall(pattern, log.read_text())
@@ -48,7 +48,7 @@ def test_the_sbatch_file_runs_the_ddp_lab_on_two_nodes(cluster, launch, tmp_path
     log, result = tmp_path / "job.log", tmp_path / "ddp.json"
     lab = ["-m", "shardlab", "lab", "ddp", "--ranks", "4", "--steps", "1", "--json", str(result)]
     job = submit(cluster, launch, log, *lab)
-    state = cluster.wait_for(job, ("COMPLETED", "FAILED", "NODE_FAIL", "TIMEOUT"), patience_s=400)
+    state = cluster.wait_for(job, ("COMPLETED", "FAILED", "NODE_FAIL", "TIMEOUT"), patience_s=600)
     assert state == "COMPLETED", log.read_text()
     assert cluster.job(job)["NumNodes"] == "2"
     run = DdpRun.from_json(result.read_text())
@@ -60,9 +60,8 @@ def test_a_job_that_is_asked_to_stop_saves_requeues_and_resumes(cluster, launch,
     log, folder = tmp_path / "job.log", tmp_path / "run"
     # Checkpoints far apart: what it resumes from is what the signal made it save.
     train = [str(launch / "train.py"), "--folder", str(folder), "--steps", "24", "--every", "1000"]
-    job = submit(cluster, launch, log, *train, "--pause-s", "0.4")
+    job = submit(cluster, launch, log, *train, "--pause-s", "0.5")
     wait_for_line(cluster, log, "starts at step 0 of 24 on 4 ranks")
-    time.sleep(2)
     # As Slurm does it itself, 90 s before the time limit.
     cluster.ask("scancel", "--signal=USR1", "--batch", str(job))
     wait_for_line(cluster, log, "slurm.sbatch: requeued")
@@ -84,6 +83,6 @@ def test_a_job_that_is_asked_to_stop_saves_requeues_and_resumes(cluster, launch,
 def test_a_job_that_fails_is_a_failed_job(cluster, launch, tmp_path):
     log = tmp_path / "job.log"
     job = submit(cluster, launch, log, "-m", "shardlab", "lab", "ddp", "--ranks", "3")
-    state = cluster.wait_for(job, ("COMPLETED", "FAILED", "NODE_FAIL", "TIMEOUT"), patience_s=400)
+    state = cluster.wait_for(job, ("COMPLETED", "FAILED", "NODE_FAIL", "TIMEOUT"), patience_s=600)
     assert state == "FAILED"
     assert "batches must be divisible by each number of ranks" in log.read_text()

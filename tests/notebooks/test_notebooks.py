@@ -2,6 +2,7 @@
 
 import ast
 import json
+import os
 import re
 import statistics
 import subprocess
@@ -208,5 +209,7 @@ def test_nbval_notices_a_changed_number(tmp_path, change, code):
     copy = tmp_path / "copy.ipynb"
     copy.write_text(text)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--nbval", str(copy)]
-    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200)
+    command += ["-p", "tests.notebooks.conftest", "--nbval-kernel-startup-timeout", "280"]
+    paths = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
+    run = subprocess.run(command, cwd=tmp_path, env=paths, capture_output=True, text=True, timeout=800)
     assert run.returncode == code, run.stdout[-2000:]

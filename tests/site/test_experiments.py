@@ -15,7 +15,7 @@ import pytest
 
 from shardlab.experiments import engine, experiment
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(900)]
 
 ROOT = Path(__file__).resolve().parents[2]
 AXE = ROOT / "frontend" / "node_modules" / "axe-core" / "axe.min.js"
@@ -97,7 +97,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
         str(source),
         str(out),
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=180)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=800)
     assert done.returncode == 0, done.stderr[-2000:]
     return out
 
@@ -124,7 +124,7 @@ def visit(open_page: Any) -> Any:
 
 
 DRAWN = """(element) => new Promise((done, failed) => {
-  setTimeout(() => failed(new Error("nothing was drawn")), 30000);
+  setTimeout(() => failed(new Error("nothing was drawn")), 120000);
   element.addEventListener("sl-drawn", ({ detail }) => done(detail.values), { once: true });
 })"""
 
@@ -168,6 +168,19 @@ def assert_shows(page: Any, name: str, values: dict[str, Any], index: int = 0) -
     assert labels.evaluate_all("(all) => all.map((one) => one.getAttribute('aria-label'))") == expected
 
 
+def noted_after(page: Any, action: Any) -> str:
+    """What stands beside the buttons after an action: it goes away by itself, so it is kept as it comes."""
+    page.evaluate("""() => {
+      const note = document.querySelector(".sl-note");
+      window.noted = new Promise((done) => {
+        new MutationObserver(() => note.textContent && done(note.textContent)).observe(note, { childList: true });
+      });
+    }""")
+    action()
+    text: str = page.evaluate("() => window.noted")
+    return text
+
+
 def control(page: Any, label: str, index: int = 0) -> Any:
     return page.locator("live-experiment").nth(index).get_by_label(label, exact=True)
 
@@ -175,11 +188,11 @@ def control(page: Any, label: str, index: int = 0) -> Any:
 # Before the touch ---------------------------------------------------------------------------------------------
 
 
-def test_a_picture_stands_before_the_touch_and_nothing_is_fetched(visit: Any, site: str) -> None:
+def test_a_picture_stands_before_the_touch_and_nothing_is_fetched(visit: Any, site: str, settle: Any) -> None:
     page = visit(f"{site}/index.html")
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
-    page.wait_for_timeout(300)
+    settle(page)
     assert_shows(page, "scaling-explorer", {})
     picture = page.locator("live-experiment .sl-panel svg[role=img]:visible")
     assert picture.count() == 3
@@ -210,7 +223,7 @@ def test_only_pages_that_use_them_load_the_scripts(built: Path) -> None:
 
 def test_mathjax_is_the_sites_own(visit: Any, site: str) -> None:
     page = visit(f"{site}/index.html")
-    page.wait_for_selector("mjx-container mjx-math", timeout=20_000)
+    page.wait_for_selector("mjx-container mjx-math")
     assert page.evaluate("MathJax.version") == "3.2.2"
     # A formula is no stop for the Tab key, and a screen reader finds MathML.
     assert page.locator("mjx-container[tabindex]").count() == 0
@@ -270,7 +283,9 @@ def test_keyboard_moves_every_slider_and_python_agrees(visit: Any, site: str) ->
 
 def test_tab_reaches_every_control(visit: Any, site: str) -> None:
     page = visit(f"{site}/index.html")
-    expected = page.locator("live-experiment :is(button, input:not([type=radio]), summary)").count() + 1
+    wake(page)  # what an answer locks or draws is there before the count
+    expected = page.locator("live-experiment :is(button, input:not([type=radio]), summary):enabled").count()
+    expected += page.locator("live-experiment summary").count() + 1
     page.locator("live-experiment button").first.focus()
     reached = 0
     while page.evaluate("document.activeElement.closest('live-experiment') !== null"):
@@ -317,6 +332,7 @@ def test_a_wrong_value_is_named_and_changes_nothing(visit: Any, site: str) -> No
     values = wake(page)
     box = control(page, "Bandwidth B: type a value")
     for typed in ("2 TB/s", "5 furlongs", "-1"):
+        page.evaluate("document.querySelector('.sl-problem').textContent = ''")
         box.fill(typed)
         box.press("Enter")
         page.wait_for_function("document.querySelector('.sl-problem').textContent.includes('bandwidth')")
@@ -337,15 +353,17 @@ def test_the_latest_of_many_moves_wins(visit: Any, site: str) -> None:
       element.addEventListener("sl-drawn", ({ detail }) => seen.push(detail.values.ranks));
       for (let round = 0; round < 8; round += 1)
         for (let stop = 0; stop <= Number(range.max); stop += 1) {
+          if (stop === Number(range.max) && round < 7) continue; // the last stop comes once, at the end
           range.value = stop;
           range.dispatchEvent(new Event("input", { bubbles: true }));
           if (stop % 4 === 0) await new Promise(requestAnimationFrame);
         }
       const start = performance.now();
-      while (seen.at(-1) !== 4096 && performance.now() - start < 20000) await new Promise((go) => setTimeout(go, 50));
+      while (seen.at(-1) !== 4096 && performance.now() - start < 120000) await new Promise((go) => setTimeout(go, 50));
       return seen;
     }""")
     assert charts[-1] == 4096
+    assert charts.count(4096) == 1
     assert len(charts) < 8 * 24  # overtaken questions are not drawn
     assert_shows(page, "scaling-explorer", {"ranks": 4096})
 
@@ -366,6 +384,7 @@ def test_the_numbers_behind_the_picture(visit: Any, site: str) -> None:
     page = visit(f"{site}/index.html")
     wake(page)
     page.locator(".sl-numbers summary").click()
+    page.locator(".sl-tables table").first.wait_for()
     rows = page.locator(".sl-tables table").first.locator("tbody tr").all_inner_texts()
     found = {row.split("\t")[0]: row.split("\t")[1:] for row in rows}
     assert found["8"][2] == "2.908"  # weak, four digits
@@ -395,19 +414,18 @@ def test_the_link_restores_the_state(visit: Any, site: str) -> None:
     ranks = control(page, "Ranks N: type a value")
     ranks.fill("100")
     values = drawn_after(page, lambda: ranks.press("Enter"))
-    page.get_by_role("button", name="Copy link").click()
-    page.wait_for_function("document.querySelector('.sl-note').textContent === 'Copied.'")
+    assert noted_after(page, page.get_by_role("button", name="Copy link").click) == "Copied."
     link = page.evaluate("navigator.clipboard.readText()")
     page.wait_for_function("location.search.includes('ranks=100')")  # the address follows
     assert page.url == link
     other = visit(link)
     other.wait_for_selector("live-experiment svg.sl-pick")
     assert_shows(other, "scaling-explorer", values)
-    assert other.evaluate("scrollY") > 50  # it is scrolled to
+    other.wait_for_function("scrollY > 50")  # it is scrolled to
     # Reset leaves the link's state for the page's own, and cleans the address.
     assert drawn_after(other, other.get_by_role("button", name="Reset").click)["ranks"] == 8
     assert_shows(other, "scaling-explorer", {})
-    assert urlsplit(other.url).query == ""
+    other.wait_for_function("location.search === ''")
 
 
 def test_the_python_that_is_copied_gives_the_same_experiment(visit: Any, site: str) -> None:
@@ -415,8 +433,7 @@ def test_the_python_that_is_copied_gives_the_same_experiment(visit: Any, site: s
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     wake(page)
     values = drawn_after(page, page.get_by_role("button", name="8×H100 NVLink").click)
-    page.get_by_role("button", name="Copy Python").click()
-    page.wait_for_function("document.querySelector('.sl-note').textContent === 'Copied.'")
+    assert noted_after(page, page.get_by_role("button", name="Copy Python").click) == "Copied."
     code = page.evaluate("navigator.clipboard.readText()")
     assert eval(code, {"experiment": lambda name, **given: engine.run(name, given)["values"]}) == values
 
@@ -475,18 +492,31 @@ def test_play_runs_to_the_end_and_pause_stops(visit: Any, site: str) -> None:
     play = page.locator("live-experiment").first.locator(".sl-main")
     page.wait_for_timeout(1500)
     assert words(page) == engine.run("ring-stepper", {})["words"]  # nothing moves unless asked
+    # Pressed while the first step is drawn: a slow driver of the browser might come after the last one.
+    page.evaluate("""() => {
+      const play = document.querySelector("live-experiment .sl-main");
+      document.querySelector("live-experiment").addEventListener("sl-drawn", () => {
+        window.labels = [play.textContent];
+        play.click();
+        window.labels.push(play.textContent);
+      }, { once: true });
+    }""")
     drawn_after(page, play.click)
-    assert play.inner_text() == "Pause"
-    play.click()
-    assert play.inner_text() == "Play"
-    stood = words(page)
+    assert page.evaluate("window.labels") == ["Pause", "Play"]
+    # A step may have been asked for before the pause: once a later one is drawn, none is under way.
+    box = control(page, "Step: type a value").first
+    box.fill("3")
+    box.press("Enter")
+    stood = engine.run("ring-stepper", {"step": 3})["words"]
+    page.locator(".sl-words p", has_text=stood[0]).first.wait_for()
     page.wait_for_timeout(1500)
     assert words(page) == stood
+    assert play.inner_text() == "Play"
     play.click()
-    page.wait_for_function("document.querySelector('.sl-main').textContent === 'Play'", timeout=20_000)
+    page.wait_for_function("document.querySelector('.sl-main').textContent === 'Play'")
     # The button knows of the last step before its chart is drawn.
     finished = engine.run("ring-stepper", {"step": 6})["words"][0]
-    page.locator(".sl-words p", has_text=finished).first.wait_for(timeout=20_000)
+    page.locator(".sl-words p", has_text=finished).first.wait_for()
     assert_shows(page, "ring-stepper", {"step": 6})
 
 
@@ -502,11 +532,10 @@ def test_fewer_ranks_shorten_the_run(visit: Any, site: str) -> None:
 
 
 @pytest.mark.parametrize("motion", ["no-preference", "reduce"])
-def test_chunks_travel_unless_motion_is_unwanted(visit: Any, site: str, motion: str) -> None:
+def test_chunks_travel_unless_motion_is_unwanted(visit: Any, site: str, settle: Any, motion: str) -> None:
     page = visit(f"{site}/ring.html", motion=motion)
     wake(page)
-    # The theme's margin may still be folding away; nothing of the experiment moves.
-    page.wait_for_function("document.getAnimations().length === 0", timeout=10_000)
+    settle(page)  # the theme's margin may still be folding away
     step = page.locator("live-experiment").first.get_by_role("button", name="Step", exact=True)
     moving = page.evaluate(
         """(button) => new Promise((done) => {
@@ -523,23 +552,26 @@ def test_chunks_travel_unless_motion_is_unwanted(visit: Any, site: str, motion: 
 
 
 @pytest.mark.parametrize("name", ["index", "ring"])
-def test_a_whole_experiment_fits_a_laptop_screen(visit: Any, site: str, name: str) -> None:
+def test_a_whole_experiment_fits_a_laptop_screen(visit: Any, site: str, settle: Any, name: str) -> None:
     page = visit(f"{site}/{name}.html", width=1280, height=800)
     wake(page)
     header = 48  # the theme's bar that stays on top
     for button in page.locator("live-experiment").first.locator(".sl-presets button").all():
         drawn_after(page, button.click) if button.get_attribute("aria-pressed") == "false" else None
+        settle(page)
         box = page.locator(".sl-experiment").first.bounding_box()
         assert box["height"] <= 800 - header, button.inner_text()
         assert box["x"] + box["width"] <= 1280
 
 
 @pytest.mark.parametrize("name", ["index", "ring", "notebook"])
-def test_a_phone_needs_no_sideways_scrolling(visit: Any, site: str, name: str) -> None:
+def test_a_phone_needs_no_sideways_scrolling(visit: Any, site: str, settle: Any, name: str) -> None:
     page = visit(f"{site}/{name}.html", width=360, height=740)
+    settle(page)
     wide = "document.scrollingElement.scrollWidth"
     assert page.evaluate(wide) == 360
     wake(page)
+    settle(page)
     assert page.evaluate(wide) == 360
     outside = page.locator("live-experiment :is(button, input, svg)").evaluate_all(
         "(all) => all.filter((one) => one.getBoundingClientRect().right > 361).map((one) => one.outerHTML.slice(0, 80))"
@@ -571,21 +603,30 @@ def test_dark_needs_no_new_drawing(visit: Any, site: str) -> None:
         assert "74, 144, 217" in dark
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("name", ["index", "ring"])
-def test_axe_finds_nothing_serious(visit: Any, site: str, name: str, theme: str) -> None:
+def test_axe_finds_nothing_serious(visit: Any, site: str, settle: Any, name: str) -> None:
     assert AXE.is_file(), "axe-core is missing: run `npm ci` in frontend/"
     page = visit(f"{site}/{name}.html")
-    page.evaluate("(theme) => document.documentElement.dataset.theme = theme", theme)
     page.add_script_tag(path=str(AXE))
     for touch in (False, True):
         if touch:
             wake(page)
             page.locator(".sl-numbers summary").first.click()
-        found = page.evaluate("axe.run('live-experiment')")
-        bad = [item for item in found["violations"] if item["impact"] in ("serious", "critical", "moderate")]
-        assert bad == [], [(item["id"], item["nodes"][0]["html"][:200]) for item in bad]
-        assert len(found["passes"]) > 10
+            page.locator(".sl-tables table").first.wait_for()
+        # The elements are the same in light and dark; their colours are not.
+        for theme, options in (
+            ("light", {}),
+            ("dark", {"runOnly": {"type": "rule", "values": ["color-contrast", "link-in-text-block"]}}),
+        ):
+            page.evaluate("(theme) => document.documentElement.dataset.theme = theme", theme)
+            settle(page)
+            found = page.evaluate("(options) => axe.run('live-experiment', options)", options)
+            bad = [
+                item for item in found["violations"] if item["impact"] in ("serious", "critical", "moderate")
+            ]
+            assert bad == [], [(theme, item["id"], item["nodes"][0]["html"][:200]) for item in bad]
+            assert "color-contrast" in {item["id"] for item in found["passes"]}
+            assert options or len(found["passes"]) > 10
 
 
 def test_print_shows_the_picture_without_controls(visit: Any, site: str) -> None:
@@ -622,7 +663,7 @@ def test_a_page_opened_from_a_disk_lives_too(open_page: Any, built: Path, tmp_pa
     slider = control(page, "Ranks N")
     slider.focus()
     assert drawn_after(page, lambda: page.keyboard.press("ArrowRight"))["ranks"] == 12
-    page.wait_for_selector("mjx-container mjx-math", timeout=20_000)
+    page.wait_for_selector("mjx-container mjx-math")
     assert page.foreign == []
 
 

@@ -21,7 +21,7 @@ def _files(folder: Path) -> dict[str, bytes]:
     }
 
 
-@pytest.mark.timeout(280)
+@pytest.mark.timeout(900)
 def test_committed_files_rebuild_byte_for_byte(tmp_path: Path) -> None:
     npm, node = shutil.which("npm"), shutil.which("node")
     if npm is None or node is None:
@@ -32,11 +32,11 @@ def test_committed_files_rebuild_byte_for_byte(tmp_path: Path) -> None:
     for name in ("predictions", "quiz"):
         shutil.copytree(WEB.parent / name / "locale", tmp_path / "src" / "shardlab" / name / "locale")
     install = [npm, "ci", "--omit=dev", "--prefer-offline", "--no-audit", "--no-fund"]
-    done = subprocess.run(install, cwd=copy, capture_output=True, text=True, timeout=200)
+    done = subprocess.run(install, cwd=copy, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-2000:]
     out = tmp_path / "web"
     done = subprocess.run(
-        [node, "build.mjs", "--out", str(out)], cwd=copy, capture_output=True, text=True, timeout=60
+        [node, "build.mjs", "--out", str(out)], cwd=copy, capture_output=True, text=True, timeout=240
     )
     assert done.returncode == 0, done.stderr[-2000:]
     built, committed = _files(out), _files(WEB)

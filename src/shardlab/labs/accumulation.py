@@ -471,7 +471,7 @@ def accumulation(
     *,
     micro_steps: int = 4,
     steps: int = 3,
-    limit_s: float = 180.0,
+    limit_s: float = 300.0,
     start: str = "auto",
     show: bool = True,
 ) -> AccumulationRun:

@@ -361,7 +361,7 @@ def ddp(
     batches: Sequence[int] = (64, 512),
     steps: int = 12,
     micro_steps: int = 4,
-    limit_s: float = 120.0,
+    limit_s: float = 300.0,
     start: str = "auto",
     show: bool = True,
 ) -> DdpRun:

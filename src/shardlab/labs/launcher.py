@@ -18,6 +18,7 @@ import importlib
 import json
 import os
 import queue
+import select
 import shutil
 import signal
 import subprocess
@@ -34,8 +35,8 @@ from shardlab.labs import processes, rank
 from shardlab.labs.rank import Channel, Job, load_worker
 
 _TICK_S = 0.1
-_ANSWER_S = 2.0
-_ABANDON_S = 10.0
+_ANSWER_S = 4.0
+_ABANDON_S = 60.0
 _SETTLE_S = 0.5
 _LOG_LINES = 12
 
@@ -51,6 +52,9 @@ def main(job: Job) -> int:
     abandon = functools.partial(_abandon, job, ranks)
     signal.signal(signal.SIGTERM, lambda *_: abandon())
     processes.die_with_parent(at_once=False)
+    if _has_hung_up(lifeline):
+        # The caller went before Linux could be asked for a signal.
+        abandon()
     try:
         try:
             how = _start(job, ranks, [caller_end, lifeline])
@@ -298,6 +302,15 @@ def _suspicion(error: dict[str, Any]) -> tuple[bool, float]:
     """Sort key: errors of a rank's own before those that a dead peer causes, then the earliest."""
     echoes = ("closed by peer", "reset by peer", "Broken pipe", "DistNetworkError", "Socket closed")
     return any(echo in error["traceback"] for echo in echoes), error["time"]
+
+
+def _has_hung_up(lifeline: int) -> bool:
+    """Whether the caller's end of the pipe is closed already; where that can't be asked, False."""
+    if not hasattr(select, "poll"):
+        return False
+    poll = select.poll()
+    poll.register(lifeline, 0)
+    return any(event & select.POLLHUP for _, event in poll.poll(0))
 
 
 def _watch_caller(lifeline: int, abandon: Callable[[], NoReturn]) -> None:

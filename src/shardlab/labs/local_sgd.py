@@ -318,7 +318,7 @@ def local_sgd(
     steps: int = 256,
     outer_lr: float = 0.7,
     outer_momentum: float = 0.9,
-    limit_s: float = 180.0,
+    limit_s: float = 300.0,
     start: str = "auto",
     show: bool = True,
 ) -> LocalSgdRun:

@@ -346,7 +346,7 @@ def mesh(
     ranks: int = 4,
     *,
     steps: int = 3,
-    limit_s: float = 120.0,
+    limit_s: float = 300.0,
     start: str = "auto",
     show: bool = True,
 ) -> MeshRun:

@@ -114,7 +114,7 @@ class PipelineLabRun(LabRun):
 
     Attributes:
         schedules: one training step each.
-        deadlock: for ranks 0 and 1 where they stood after two seconds of 1F1B with sends that wait, or
+        deadlock: for ranks 0 and 1 where they stood two seconds long in 1F1B with sends that wait, or
             ``"finished"``; empty if that was not tried.
     """
 

@@ -209,9 +209,18 @@ def find_deadlock(ctx: Context) -> list[dict[str, Any]]:
         step = partial(one_f_one_b_step, stage, ctx.rank, DEADLOCK_RANKS, len(batches))
         thread = threading.Thread(target=step, daemon=True)
         thread.start()
-        thread.join(PATIENCE_S)
-        mine = {"stands": stage.stands if thread.is_alive() else "finished"}
+        mine = {"stands": where_it_stays(thread, stage)}
     return members(ctx, mine)
+
+
+def where_it_stays(thread: threading.Thread, stage: PatientStage) -> str:
+    """Where a stage stands that hasn't moved for :data:`PATIENCE_S`, or that it has finished."""
+    stands, since = stage.stands, time.monotonic()
+    while thread.is_alive() and time.monotonic() < since + PATIENCE_S:
+        thread.join(0.05)
+        if stage.stands != stands:
+            stands, since = stage.stands, time.monotonic()
+    return stands if thread.is_alive() else "finished"
 
 
 def measure_schedule(

@@ -307,7 +307,7 @@ def restart(
     every: int = 4,
     kill_after: int = 6,
     step_s: float = 0.1,
-    limit_s: float = 120.0,
+    limit_s: float = 300.0,
     show: bool = True,
 ) -> RestartRun:
     """Train under torchrun, kill the last rank with SIGKILL, let torchrun restart all; compare with no interruption.

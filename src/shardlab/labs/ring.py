@@ -571,7 +571,7 @@ def ring(
     *,
     sizes: Sequence[int] = (2**14, 2**17, 2**20, 2**22, 2**23),
     repeats: int = 12,
-    limit_s: float = 120.0,
+    limit_s: float = 300.0,
     start: str = "auto",
     show: bool = True,
 ) -> RingRun:

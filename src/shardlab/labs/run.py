@@ -43,7 +43,7 @@ MOST_RANKS = 64
 
 # The launcher enforces the limit and tells where each rank was; past this it must be stuck itself.
 _GRACE_S = 10.0
-_FAREWELL_S = 3.0
+_FAREWELL_S = 10.0
 _TRACEBACK_LINES = 15
 
 

@@ -309,7 +309,7 @@ def straggler(
     jitter_s: float = 0.01,
     steps: int = 30,
     seed: int = 0,
-    limit_s: float = 120.0,
+    limit_s: float = 300.0,
     start: str = "auto",
     show: bool = True,
 ) -> StragglerRun:

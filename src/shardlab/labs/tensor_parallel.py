@@ -587,7 +587,7 @@ def tensor_parallel(
     heads: int = 8,
     sequence: int = 256,
     micro_batch: int = 4,
-    limit_s: float = 180.0,
+    limit_s: float = 300.0,
     start: str = "auto",
     show: bool = True,
 ) -> TensorParallelRun:

@@ -718,7 +718,7 @@ def zero(
     ranks: int = 4,
     *,
     micro_steps: int = 4,
-    limit_s: float = 180.0,
+    limit_s: float = 300.0,
     start: str = "auto",
     show: bool = True,
 ) -> ZeroRun:

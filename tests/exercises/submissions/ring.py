@@ -225,14 +225,16 @@ def ring_allreduce(net, buffer):
         error="task-2-code: SyntaxError",
     ),
     # A loop without end inside a rank costs that task; one in a cell costs that cell.
-    "endless_loops": Submission(
-        changed(
-            task_1_answer="import time\nwhile True:\n    time.sleep(0.1)\n",
-            task_3_code="def ring_all_gather(net, chunks):\n    while True:\n        pass\n",
-        ),
-        (0, 6, 0, 6, 4, 0),
+    "endless_loop": Submission(
+        changed(task_3_code="def ring_all_gather(net, chunks):\n    while True:\n        pass\n"),
+        (4, 6, 0, 6, 4, 0),
         ("does a loop never end?",),
+    ),
+    "endless_cell": Submission(
+        changed(task_1_answer="import time\nwhile True:\n    time.sleep(0.1)\n"),
+        (0, 6, 5, 6, 4, 0),
         error="task-1-answer: stopped at the time limit",
+        endless=True,
     ),
     # Everyone waits before anyone sends.
     "deadlock": Submission(

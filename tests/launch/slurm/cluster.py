@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
+import re
 import shutil
 import socket
 import subprocess
@@ -21,7 +23,7 @@ from pathlib import Path
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol", "scancel")
 NODES = ("node1", "node2")
-_PATIENCE_S = 60.0
+_PATIENCE_S = 180.0
 _FAREWELL_S = 10.0
 
 
@@ -84,7 +86,8 @@ class Cluster:
 @contextlib.contextmanager
 def running() -> Iterator[Cluster]:
     """A cluster with both nodes idle; on leaving, its jobs are cancelled and its daemons ended."""
-    folder = Path(tempfile.mkdtemp(prefix="shardlab-slurm-"))
+    # Not where TMPDIR says: a socket's path has 107 characters at most.
+    folder = Path(tempfile.mkdtemp(prefix="shardlab-slurm-", dir="/tmp"))
     folder.chmod(0o755)  # munged trusts no folder that others can write to, and clients must reach its socket
     cluster = Cluster(folder)
     daemons: list[subprocess.Popen[bytes]] = []
@@ -133,6 +136,8 @@ def write_configuration(folder: Path) -> None:
         "SlurmdParameters=config_overrides",
         "ReturnToService=2",
         "KillWait=10",
+        # slurm.sbatch makes the port of its ranks from the job's number.
+        f"FirstJobId={free_ports(1, 20001, 29999)[0] - 20000}",
         *nodes,
         "PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP",
     ]
@@ -189,13 +194,26 @@ def _wait_until(holds: object, cluster: Cluster, what: str) -> None:
         time.sleep(0.2)
 
 
-def free_ports(n: int) -> list[int]:
-    """So many different TCP ports that nobody listens on."""
-    listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(n)]
-    ports = [listener.getsockname()[1] for listener in listeners]
-    for listener in listeners:
-        listener.close()
-    return ports
+def free_ports(n: int, least: int = 10000, most: int = 19999) -> list[int]:
+    """So many different TCP ports that nobody listens on.
+
+    They are taken seconds later. So they are none of those that the system hands out by itself meanwhile
+    (``ip_local_port_range``), and two workers of one test run choose from different ones.
+    """
+    worker, workers = (
+        int(re.sub(r"\D", "", os.environ.get(name, "")) or default)
+        for name, default in (("PYTEST_XDIST_WORKER", 0), ("PYTEST_XDIST_WORKER_COUNT", 1))
+    )
+    candidates = list(range(least, most + 1))[worker % workers :: workers]
+    found: list[int] = []
+    for port in random.sample(candidates, len(candidates)):
+        if len(found) == n:
+            break
+        with contextlib.suppress(OSError), socket.create_server(("", port)):
+            found.append(port)
+    if len(found) < n:
+        raise RuntimeError(f"no {n} free ports from {least} to {most}")
+    return found
 
 
 if __name__ == "__main__":
