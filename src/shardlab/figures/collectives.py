@@ -32,15 +32,15 @@ def six_collectives() -> Any:
         for axes, (collective, name) in zip(canvas.subplots(2, 3).flat, _SIX, strict=True):
             before, after = _before_and_after(collective, name)
             _draw_holdings(axes, 0.0, before)
-            _draw_holdings(axes, 6.2, after)
+            _draw_holdings(axes, 5.8, after)
             axes.annotate(
                 "",
-                (5.9, 2.0),
-                (4.4, 2.0),
+                (5.6, 2.0),
+                (4.2, 2.0),
                 arrowprops={"arrowstyle": "-|>", "color": color("communication"), "linewidth": 2},
             )
             axes.set_title(collective, fontsize=11)
-            axes.set(xlim=(-1.0, 10.4), ylim=(4.3, -0.4), aspect="equal")
+            axes.set(xlim=(-1.0, 10.9), ylim=(4.3, -0.4), aspect="equal")
             axes.axis("off")
         canvas.subplots_adjust(left=0.01, right=0.99, top=0.94, bottom=0.01, wspace=0.04, hspace=0.16)
     return figure(
@@ -199,7 +199,12 @@ def rounds_against_bytes(n_ranks: int = 64) -> Any:
         bound = collectives.busbw_factor("all-reduce", n_ranks)
         axes.axhline(bound, color=color("limit"), linewidth=0.75)
         axes.text(
-            24, bound * 0.94, "no point-to-point all-reduce below", va="top", fontsize=9, color=color("text")
+            1.75,
+            bound * 0.94,
+            "no point-to-point all-reduce below",
+            va="top",
+            fontsize=9,
+            color=color("text"),
         )
         axes.set_xscale("log", base=2)
         axes.set_yscale("log", base=2)

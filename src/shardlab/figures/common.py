@@ -34,3 +34,20 @@ def labelled_bar(
     )
     if label:
         axes.text((start + end) / 2, row, label, ha="center", va="center", fontsize=9, color=ink_on(role))
+
+
+def waiting_bar(axes: Any, row: float, start: float, end: float, label: str) -> None:
+    """Idle time from ``start`` to ``end``: hatched, with its name on a plain ground in the middle."""
+    axes.barh(
+        row,
+        end - start,
+        left=start,
+        height=0.62,
+        color=color("idle"),
+        edgecolor=color("idle-text"),
+        hatch="//",
+        linewidth=0,
+    )
+    pad = {"facecolor": color("idle"), "edgecolor": "none", "pad": 1.5}
+    middle = (start + end) / 2
+    axes.text(middle, row, label, ha="center", va="center", fontsize=9, color=color("text"), bbox=pad)

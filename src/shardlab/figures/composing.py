@@ -52,13 +52,14 @@ def two_numberings() -> Any:
             _cells(axes, mesh(tuple([(name, sizes[name]) for name in order])), own=5)
             axes.set_title(f"{order[0]} fastest", fontsize=10, loc="left")
         handles = [
-            Rectangle((0, 0), 1, 1, facecolor=color(role), edgecolor=color("muted")) for _, role in _ROLES
+            Rectangle((0, 0), 1, 1, facecolor=color(role), edgecolor=color("muted"))
+            for role in ("compute", *[role for _, role in _ROLES])
         ]
         canvas.legend(
             handles,
-            [f"its {name} group" for name, _ in _ROLES],
+            ["rank 5", *[f"its {name} group" for name, _ in _ROLES]],
             loc="outside lower center",
-            ncols=3,
+            ncols=4,
             frameon=False,
             fontsize=9,
         )

@@ -55,7 +55,11 @@ def overlap_timeline(n_ranks: int = 8, bandwidth: float = 25 * GB, bucket_bytes:
             labelled_bar(axes, row, 0, forward / MS, "compute", "forward")
             labelled_bar(axes, row, forward / MS, (forward + backward) / MS, "compute", "backward")
             for index, bucket in enumerate(step.buckets):
-                label = "all-reduce" if len(step.buckets) == 1 else str(index + 1)
+                # The last bucket may be too thin for its number.
+                room = bucket.end_s - bucket.start_s >= 0.75 * (
+                    step.buckets[0].end_s - step.buckets[0].start_s
+                )
+                label = "all-reduce" if len(step.buckets) == 1 else str(index + 1) if room else ""
                 labelled_bar(axes, row + 0.75, bucket.start_s / MS, bucket.end_s / MS, "communication", label)
             end = step.step_time_s / MS
             axes.plot([end, end], [row - 0.4, row + 1.15], color=color("limit"), linewidth=1)

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.patches import Rectangle
 
 from shardlab.experiments import figure, style
-from shardlab.figures.common import labelled_bar
+from shardlab.figures.common import labelled_bar, waiting_bar
 from shardlab.models.batch import rank_samples, shard_plan
 from shardlab.models.stragglers import straggler_report
 from shardlab.palette import color
@@ -24,21 +24,7 @@ def waiting_for_the_slowest(times_ms: tuple[float, ...] = (50, 54, 47, 75), all_
         for rank, time in enumerate(times_ms):
             labelled_bar(axes, rank, 0, time, "compute", f"{time:.0f} ms")
             if rank != slowest:
-                axes.barh(
-                    rank,
-                    last - time,
-                    left=time,
-                    height=0.62,
-                    color=color("idle"),
-                    edgecolor=color("idle-text"),
-                    hatch="//",
-                    linewidth=0,
-                )
-                pad = {"facecolor": color("idle"), "edgecolor": "none", "pad": 1.5}
-                middle = (time + last) / 2
-                axes.text(
-                    middle, rank, "waits", ha="center", va="center", fontsize=9, color=color("text"), bbox=pad
-                )
+                waiting_bar(axes, rank, time, last, "waits")
             labelled_bar(axes, rank, last, last + all_reduce_ms, "communication", "all-reduce")
         axes.set_yticks(range(len(times_ms)), [f"rank {rank}" for rank in range(len(times_ms))])
         axes.set_ylim(len(times_ms) - 0.4, -0.6)

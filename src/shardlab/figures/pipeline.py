@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from matplotlib.figure import Figure as Canvas
+from matplotlib.ticker import MaxNLocator
 
 from shardlab.experiments import figure, style
 from shardlab.models.pipeline import (
@@ -47,6 +48,7 @@ def pipeline_timelines(cases: tuple[tuple[str, int, int], ...], n_stages: int = 
         rows = canvas.subplots(len(runs), 1, sharex=True, squeeze=False)
         for run, (axes,) in zip(runs, rows, strict=True):
             _draw_run(axes, run, longest)
+        rows[-1][0].xaxis.set_major_locator(MaxNLocator(integer=True))
         rows[-1][0].set_xlabel("time, in forwards of one micro-batch")
     return figure(canvas, alt=" ".join([_alt(run) for run in runs]), caption=caption)
 
@@ -138,6 +140,7 @@ def bubble_curves(n_stages: int = 8, target: float = 0.1, most: int = 96) -> Any
         axes.axvline(n_stages, color=color("limit"), linewidth=0.75)
         axes.annotate(f"m = p = {n_stages}", (n_stages, 100), (5, -4), textcoords="offset points", va="top")
         axes.set(xlim=(0, most), ylim=(0, 100))
+        axes.set_yticks(sorted({*range(0, 101, 20), round(100 * target)}))
         axes.set_xlabel("micro-batches m")
         axes.set_ylabel("bubble, %")
     total, ideal = bubble_of_total(n_stages, n_stages), bubble_of_ideal(n_stages, n_stages)
