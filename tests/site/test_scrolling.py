@@ -87,3 +87,13 @@ def test_an_equation_that_comes_later_is_reached_by_tab_and_moved_by_the_arrows(
     assert page.evaluate("document.activeElement === document.querySelector('h1').nextElementSibling")
     page.keyboard.press("ArrowRight")
     page.wait_for_function("document.activeElement.scrollLeft > 0")
+
+
+@pytest.mark.parametrize("page_name", ["glossary", "errata"])
+def test_long_tables_of_text_are_paragraphs_on_a_phone(serve, open_page, page_name):
+    page = open_page(f"{serve(ROOT / '_build' / 'html')}/book/{page_name}.html", width=360)
+    widest = page.evaluate(
+        "Math.max(...[...document.querySelectorAll('article td')].map((cell) => cell.getBoundingClientRect().right))"
+    )
+    assert 200 < widest <= 360
+    assert page.locator("article .pst-scrollable-table-container[tabindex]").count() == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -18,6 +19,10 @@ _MOST_FILL = 0.5
 _WIDTHS = {"strong": 2.6, "normal": 1.4, "thin": 1.0}
 # About the width of one letter of a label, in pixels
 _LETTER = 6.9
+_BOLD_LETTER = 7.6
+_TEXT_LETTER = 6.2  # of a bar's text, which is smaller
+_MOST_TEXTS = 8  # more bars are too thin for a text each
+_LEAST_AXIS = 0.62  # of its length without what is written behind bars
 _MOST_GROWTH = (1.2, 1.5)  # of a still picture; of a time line, which has a row of its own
 _WIDE = 620  # of a panel that has a row of its own
 _NARROW = 300  # of such a panel on a phone
@@ -221,9 +226,9 @@ def draw_bars(axes: Axes, panel: dict[str, Any]) -> None:
     axes.set_ylim(rows - 0.5, -0.5)
     axes.grid(visible=False, axis="y")
     _top_limits(axes, panel["limits"])
-    if rows <= 8:
+    if rows <= _MOST_TEXTS:
         for row, (end, text) in enumerate(zip(ends, panel["texts"], strict=True)):
-            _note(axes, text, (end, row), (_beside(axes, end, 5, 6.2 * len(text)), 0), fontsize=10)
+            _note(axes, text, (end, row), (_beside(axes, end, 5, _TEXT_LETTER * len(text)), 0), fontsize=10)
 
 
 def draw_timeline(axes: Axes, panel: dict[str, Any]) -> None:
@@ -249,7 +254,7 @@ def draw_timeline(axes: Axes, panel: dict[str, Any]) -> None:
             markersize=12,
         )
         axes.plot([item["at"]], [lane], "o", color=color("text"), markersize=8)
-        length = 1.1 * _LETTER * len(item["label"])
+        length = _BOLD_LETTER * len(item["label"])
         shift = _beside(axes, item["high"], 9, length)
         if shift < 9 and _place_px(axes, item["low"]) - _place_px(axes, axes.get_xlim()[0]) > length + 9:
             _note(axes, item["label"], (item["low"], lane), (-9, 0), fontweight="bold", ha="right")
@@ -433,8 +438,8 @@ _DRAWERS = {
 }
 
 
-def _margins(panel: dict[str, Any]) -> tuple[float, float, float, float]:
-    """Left, right, top, bottom, in pixels."""
+def _margins(panel: dict[str, Any], width: float) -> tuple[float, float, float, float]:
+    """Left, right, top, bottom, in pixels, of a panel that is ``width`` pixels wide."""
     kind = panel["kind"]
     if kind == "lines":
         return (
@@ -444,12 +449,46 @@ def _margins(panel: dict[str, Any]) -> tuple[float, float, float, float]:
             36,
         )
     if kind == "bars":
-        return 14 + 7 * max([len(name) for name in panel["categories"]]), 10, 20, 36
+        left = 14.0 + 7 * max([len(name) for name in panel["categories"]])
+        return left, _right_margin(panel["value"], left, 10, width, _bar_texts(panel)), 20, 36
     if kind == "timeline":
-        return 14 + 6.4 * max([len(name) for name in panel["lanes"]]), 12, 20, 36
+        left = 14.0 + 6.4 * max([len(name) for name in panel["lanes"]])
+        wanted = [(item["end"], 5 + _LETTER * len(item["label"])) for item in panel["spans"] if item["label"]]
+        wanted += [(item["high"], 9 + _BOLD_LETTER * len(item["label"])) for item in panel["brackets"]]
+        return left, _right_margin(panel["time"], left, 12, width, wanted), 20, 36
     if kind == "matrix":
         return 36, 4, 36, 4
     return 2, 2, 2, 2
+
+
+def _bar_texts(panel: dict[str, Any]) -> list[tuple[float, float]]:
+    """Where each bar ends, and the pixels that its text takes behind it."""
+    if len(panel["categories"]) > _MOST_TEXTS:
+        return []
+    ends = [
+        float(sum([stack["values"][row] for stack in panel["stacks"]]))
+        for row in range(len(panel["categories"]))
+    ]
+    return [
+        (end, 5 + _TEXT_LETTER * len(text)) for end, text in zip(ends, panel["texts"], strict=True) if text
+    ]
+
+
+def _right_margin(
+    axis: dict[str, Any], left: float, least: float, width: float, wanted: list[tuple[float, float]]
+) -> float:
+    """A margin in which what is written behind bars fits, as in the page's script; the axis keeps most of its length."""
+
+    def along(value: float) -> float:
+        return math.log(value) if axis["scale"] == "log" else value
+
+    low, high = [along(end) for end in axis["domain"]]
+    end = width - least
+    for value, pixels in wanted:
+        part = (along(value) - low) / (high - low) if value > 0 else 0.0
+        if part > 0:
+            end = min(end, left + (width - pixels - left) / part)
+    return width - max(end, left + _LEAST_AXIS * (width - least - left))
 
 
 def panel_figure(
@@ -465,7 +504,7 @@ def panel_figure(
     """
     width, height = _size(panel, short)
     width = _NARROW if narrow else _WIDE if alone else width
-    left, right, top, bottom = _margins(panel)
+    left, right, top, bottom = _margins(panel, width)
     with style():
         figure = Figure(figsize=(width / PIXELS_PER_INCH, height / PIXELS_PER_INCH), dpi=PIXELS_PER_INCH)
         axes = figure.add_axes(
@@ -498,7 +537,7 @@ def chart_figure(answer: dict[str, Any]) -> Figure:
             share = width / len(row)
             for column, index in enumerate(row):
                 panel = answer["panels"][index]
-                left, right, above, below = _margins(panel)
+                left, right, above, below = _margins(panel, share)
                 box = (
                     (column * share + left) / width,
                     (top - row_height + below) / height,
