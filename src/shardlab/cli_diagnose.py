@@ -16,7 +16,7 @@ from typing import Annotated, Any
 
 import typer
 
-from shardlab.cli_models import USAGE, check_folder, write
+from shardlab.cli_models import USAGE, check_folder, option_first, write
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,33 @@ class _Option:
             annotation=Annotated[kind, typer.Option(self.flag, help=self.words)],
         )
 
+    def read(self, typed: Any) -> Any:
+        """The argument's value for what was typed."""
+        return typed
+
+
+class _Word(_Option):
+    """One of a few words, in any case."""
+
+    def read(self, typed: str) -> str:
+        return typed.lower()
+
+
+class _Log(_Option):
+    """A log of nccl-tests."""
+
+    def read(self, typed: Path) -> Any:
+        from shardlab.models import nccl_log
+
+        try:
+            return nccl_log.parse(typed.read_text("utf-8", errors="replace"))
+        except OSError as error:
+            raise ValueError(
+                f"{self.flag} must name a file that can be read, not {str(typed)!r}: {error}"
+            ) from None
+        except ValueError as error:
+            raise ValueError(f"{self.flag} {str(typed)!r} is no log of nccl-tests: {error}") from None
+
 
 @dataclass(frozen=True)
 class _Pairs(_Option):
@@ -46,9 +73,9 @@ class _Pairs(_Option):
 
     width: int = 2
 
-    def read(self, texts: list[str]) -> list[tuple[Any, ...]]:
+    def read(self, typed: list[str]) -> list[tuple[Any, ...]]:
         """The values of each time; whole numbers and numbers as such, the rest as text with its unit."""
-        return [self._row(text) for text in texts]
+        return [self._row(text) for text in typed]
 
     def _row(self, text: str) -> tuple[Any, ...]:
         parts = [part.strip() for part in text.split(",")]
@@ -84,7 +111,7 @@ _RUNS = (
         "batch_per_rank", "--batch-per-rank", float, "Samples of one rank in a step; with samples per second."
     ),
     _Option("base_batch_per_rank", "--base-batch-per-rank", float, "In the smaller run, if another."),
-    _Option(
+    _Word(
         "scaling",
         "--scaling",
         str,
@@ -105,9 +132,9 @@ _RUNS = (
         bool,
         "Did a model with fewer parameters slow down less?",
     ),
-    _Option("backend", "--backend", str, "nccl, gloo or mpi."),
+    _Word("backend", "--backend", str, "nccl, gloo or mpi."),
     _Option("cores_per_node", "--cores-per-node", int, "CPU cores, for ranks that compute on the CPU."),
-    _Option("log", "--log", Path, "An nccl-tests log of the same cluster."),
+    _Log("log", "--log", Path, "An nccl-tests log of the same cluster."),
     _Option(
         "measured",
         "--measured",
@@ -150,10 +177,10 @@ _COMMANDS = (
             _Option("n_bytes", "--size", str, "The buffer, as nccl-tests counts it, such as '1 GiB'.", True),
             _Option("time_s", "--time", str, "Its time, such as '8143 us'.", True),
             _Option("n_ranks", "--ranks", int, "Ranks.", True),
-            _Option("name", "--collective", str, "all-reduce, the default, all-gather, reduce-scatter, …"),
+            _Word("name", "--collective", str, "all-reduce, the default, all-gather, reduce-scatter, …"),
             _Option("nominal_bandwidth", "--link", str, _LINK),
             _Option("n_nodes", "--nodes", int, "Nodes."),
-            _Option("backend", "--backend", str, "nccl, the default, gloo or mpi."),
+            _Word("backend", "--backend", str, "nccl, the default, gloo or mpi."),
             _Option("cores_per_rank", "--cores-per-rank", int, "CPU cores that each process may use."),
         ),
     ),
@@ -180,7 +207,7 @@ _COMMANDS = (
         "benchmark",
         "An nccl-tests log: its best row, latency and bandwidth.",
         (
-            _Option("log", "--log", Path, "The file.", True),
+            _Log("log", "--log", Path, "The file.", True),
             _Option("nominal_bandwidth", "--link", str, _LINK),
         ),
     ),
@@ -288,8 +315,7 @@ def spoken(text: str, options: Iterable[_Option]) -> str:
     """``text`` with the options that were typed in place of the model's arguments."""
     flags = {option.argument: option.flag for option in options}
     # "name", "log" or "k" are words as well: they are meant where a message begins with them.
-    text = re.sub(r"^\w+", lambda found: flags.get(found[0], found[0]), text)
-    return re.sub(r"\b\w+_\w+\b", lambda found: flags.get(found[0], found[0]), text)
+    return re.sub(r"\b\w+_\w+\b", lambda found: flags.get(found[0], found[0]), option_first(text, flags))
 
 
 def _refuse(message: str, options: tuple[_Option, ...]) -> typer.Exit:
@@ -300,32 +326,10 @@ def _refuse(message: str, options: tuple[_Option, ...]) -> typer.Exit:
     return typer.Exit(USAGE)
 
 
-def _read_log(path: Path) -> Any:
-    from shardlab.models import nccl_log
-
-    try:
-        return nccl_log.parse(path.read_text("utf-8", errors="replace"))
-    except OSError as error:
-        raise ValueError(f"--log must name a file that can be read, not {str(path)!r}: {error}") from None
-    except ValueError as error:
-        raise ValueError(f"--log {str(path)!r} is no log of nccl-tests: {error}") from None
-
-
 def _given(options: Iterable[_Option], typed: dict[str, Any]) -> dict[str, Any]:
     """The model's arguments that were typed."""
-    given = {}
-    for option in options:
-        value = typed.get(option.argument)
-        if value is None:
-            continue
-        if isinstance(option, _Pairs):
-            value = option.read(value)
-        elif option.argument == "log":
-            value = _read_log(value)
-        elif isinstance(value, str) and option.argument in ("scaling", "backend", "name"):
-            value = value.lower()
-        given[option.argument] = value
-    return given
+    values = {option: typed.get(option.argument) for option in options}
+    return {option.argument: option.read(value) for option, value in values.items() if value is not None}
 
 
 def _subcommand(command: _Command) -> Callable[..., None]:

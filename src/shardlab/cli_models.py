@@ -27,15 +27,15 @@ def register(app: typer.Typer) -> None:
     cli_diagnose.register(app)
 
 
+def option_first(message: str, flags: dict[str, str]) -> str:
+    """A message that begins with an argument of ours, with the option that was typed for it."""
+    return re.sub(r"^\w+", lambda name: flags.get(name[0], name[0]), message)
+
+
 def _refuse(error: ValueError) -> typer.Exit:
-    """Tell what is wrong in the words of the command line: an argument of ours is an option there."""
-    arguments = inspect.signature(plan).parameters
-    message = re.sub(
-        r"^\w+",
-        lambda name: f"--{name[0].replace('_', '-')}" if name[0] in arguments else name[0],
-        str(error),
-    )
-    typer.echo(message, err=True)
+    """Tell what is wrong in the words of the command line."""
+    flags = {name: f"--{name.replace('_', '-')}" for name in inspect.signature(plan).parameters}
+    typer.echo(option_first(str(error), flags), err=True)
     return typer.Exit(USAGE)
 
 

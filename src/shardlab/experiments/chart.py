@@ -126,7 +126,7 @@ def mark(x: float, y: float, label: str = "", role: str = "text", shape: str = "
     return {"x": x, "y": y, "label": label, "role": role, "shape": shape}
 
 
-def _place(value: float, on: dict[str, Any]) -> float:
+def place_on(value: float, on: dict[str, Any]) -> float:
     """Where a value lies on an axis, 0 to 1."""
     low: float
     high: float
@@ -164,7 +164,7 @@ def lines(
 ) -> dict[str, Any]:
     """A panel of curves. Their names stand at the right ends, moved apart where they would meet."""
     # A curve that leaves the panel keeps its name at the edge.
-    ends = [min(max(_place(curve["points"][-1][1], y), 0.0), 1.0) for curve in curves]
+    ends = [min(max(place_on(curve["points"][-1][1], y), 0.0), 1.0) for curve in curves]
     for curve, place in zip(curves, spread(ends, 0.075)):
         curve["label_place"] = place
     return {

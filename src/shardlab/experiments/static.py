@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -10,6 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Circle, FancyArrowPatch, FancyBboxPatch, Rectangle, Wedge
 from matplotlib.ticker import NullLocator
 
+from shardlab.experiments.chart import place_on
 from shardlab.experiments.look import HALO, style, svg_of
 from shardlab.palette import color
 
@@ -465,10 +465,7 @@ def _bar_texts(panel: dict[str, Any]) -> list[tuple[float, float]]:
     """Where each bar ends, and the pixels that its text takes behind it."""
     if len(panel["categories"]) > _MOST_TEXTS:
         return []
-    ends = [
-        float(sum([stack["values"][row] for stack in panel["stacks"]]))
-        for row in range(len(panel["categories"]))
-    ]
+    ends = [sum(values) for values in zip(*[stack["values"] for stack in panel["stacks"]], strict=True)]
     return [
         (end, 5 + _TEXT_LETTER * len(text)) for end, text in zip(ends, panel["texts"], strict=True) if text
     ]
@@ -478,14 +475,9 @@ def _right_margin(
     axis: dict[str, Any], left: float, least: float, width: float, wanted: list[tuple[float, float]]
 ) -> float:
     """A margin in which what is written behind bars fits, as in the page's script; the axis keeps most of its length."""
-
-    def along(value: float) -> float:
-        return math.log(value) if axis["scale"] == "log" else value
-
-    low, high = [along(end) for end in axis["domain"]]
     end = width - least
     for value, pixels in wanted:
-        part = (along(value) - low) / (high - low) if value > 0 else 0.0
+        part = place_on(value, axis)
         if part > 0:
             end = min(end, left + (width - pixels - left) / part)
     return width - max(end, left + _LEAST_AXIS * (width - least - left))
