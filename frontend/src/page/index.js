@@ -1,5 +1,6 @@
 // Blocks that scroll are stops of the Tab key, with a name, while they scroll: a reader without a mouse can then move
-// them with the arrow keys. The theme does half of it for some of them, and nothing for equations.
+// them with the arrow keys. The theme does half of it for some of them, and nothing for equations; as it does so again
+// after every change of the page, the last word is taken from it.
 
 import { debounced } from "../common/dom.js";
 
@@ -16,21 +17,22 @@ const KINDS = [
 const ANY = KINDS.map(([selector]) => selector).join();
 const PIXEL = 1; // rounding
 
+// Writing what is there already would wake the observer of attributes for ever.
+function write(block, name, value) {
+  if (block.getAttribute(name) === value) return;
+  if (value === null) block.removeAttribute(name);
+  else block.setAttribute(name, value);
+}
+
 function settle(block) {
   const [, kind] = KINDS.find(([selector]) => block.matches(selector));
   const sideways = block.scrollWidth > block.clientWidth + PIXEL;
   const down = block.scrollHeight > block.clientHeight + PIXEL && /auto|scroll/.test(getComputedStyle(block).overflowY);
   const scrolls = block.clientWidth > 0 && (sideways || down);
-  if (scrolls) block.tabIndex = 0;
-  else block.removeAttribute("tabindex");
+  write(block, "tabindex", scrolls ? "0" : null);
   if (!kind) return;
-  if (scrolls) {
-    block.setAttribute("role", "group");
-    block.setAttribute("aria-label", `${kind}, scrolls${sideways ? " sideways" : ""}`);
-  } else {
-    block.removeAttribute("role");
-    block.removeAttribute("aria-label");
-  }
+  write(block, "role", scrolls ? "group" : null);
+  write(block, "aria-label", scrolls ? `${kind}, scrolls${sideways ? " sideways" : ""}` : null);
 }
 
 export function start(article) {
@@ -46,7 +48,13 @@ export function start(article) {
     }
   });
   new MutationObserver(look).observe(article, { childList: true, subtree: true });
-  document.fonts.ready.then(() => all().forEach(settle));
+  new MutationObserver((records) => {
+    for (const { target } of records) if (target.matches(ANY)) settle(target);
+  }).observe(article, { attributeFilter: ["tabindex"], subtree: true });
+  // A font changes what is in a block, not the block's own size.
+  const settleAll = () => all().forEach(settle);
+  document.fonts.ready.then(settleAll);
+  document.fonts.addEventListener("loadingdone", settleAll);
   look();
 }
 
