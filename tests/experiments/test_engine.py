@@ -82,6 +82,18 @@ def assert_is_a_chart(answer: dict[str, Any]) -> None:
             assert all(low <= high * (1 + 1e-12) for _, low, high in band["points"])
 
 
+def test_an_experiment_that_lacks_something_is_not_called_unknown(tmp_path, monkeypatch):
+    """What the file imports and can't is the fault to tell; the reader's name was right."""
+    from shardlab.experiments import gallery
+
+    (tmp_path / "half_made.py").write_text("import no_such_library\n")
+    monkeypatch.setattr(gallery, "__path__", [*gallery.__path__, str(tmp_path)])
+    with pytest.raises(ImportError, match="no_such_library"):
+        engine.load("half-made")
+    with pytest.raises(ValueError, match="not 'half-madd'"):
+        engine.load("half-madd")
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_charts_are_whole_over_the_grid(name: str) -> None:
     experiment = engine.load(name)

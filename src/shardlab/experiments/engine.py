@@ -19,9 +19,12 @@ def load(name: str) -> Experiment:
     if not isinstance(name, str) or not name or name.strip(_LETTERS + "-"):
         raise ValueError(f"name must be the name of an experiment, such as 'scaling-explorer', not {name!r}")
     module = name.replace("-", "_")
+    path = "shardlab.experiments.gallery." + module
     try:
-        package = __import__("shardlab.experiments.gallery." + module)
-    except ImportError:
+        package = __import__(path)
+    except ImportError as error:
+        if path not in str(error):
+            raise  # the file is there, and what it imports is not
         raise ValueError(
             f"name must be the name of an experiment, such as 'scaling-explorer', not {name!r}"
         ) from None
