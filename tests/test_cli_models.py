@@ -27,6 +27,15 @@ def test_plan_prints_the_ranking_of_the_model(tmp_path):
     assert json.loads(file.read_text())["tried"] == expected.tried
 
 
+def test_plan_ends_with_1_where_nothing_fits_and_keeps_its_answer(tmp_path):
+    file = tmp_path / "plan.json"
+    arguments = ["plan", "--node", "dgx-h100", "--gpus", "8", "--global-batch", "8", "--sequence", "8192"]
+    answer = shardlab(*arguments, "--model", "llama3-405b", "--json", str(file))
+    assert answer.exit_code == 1
+    assert "No layout fits" in answer.stdout
+    assert json.loads(file.read_text())["fitting"] == 0
+
+
 def test_plan_reads_a_config_json(tmp_path):
     config = {"model_type": "llama", "hidden_size": 2048, "num_hidden_layers": 16, "num_attention_heads": 16}
     config |= {

@@ -127,7 +127,10 @@ def plan(
         Path | None, typer.Option("--json", help="Write the whole result to this file.")
     ] = None,
 ) -> None:
-    """Rank every layout of a model on a cluster, with step time, memory, reasons and what would help."""
+    """Rank every layout of a model on a cluster, with step time, memory, reasons and what would help.
+
+    The exit status is 1 where no layout fits.
+    """
     from shardlab import hardware
     from shardlab.models import plan as planner
 
@@ -143,10 +146,12 @@ def plan(
         result = planner.search(_model(model), cluster, global_batch, sequence, top=top)
     except ValueError as error:
         raise _refuse(error) from None
-    if not origins:
+    if origins:
+        write({"origins": origins, **asdict(result)}, "\n".join([*origins, "", result.text]), json_file)
+    else:
         write(result, result.text, json_file)
-        return
-    write({"origins": origins, **asdict(result)}, "\n".join([*origins, "", result.text]), json_file)
+    if not result.fitting:
+        raise typer.Exit(FAILED)
 
 
 def _measured_node(file: Path, kind: Any, anyway: bool) -> tuple[Any, tuple[str, ...]]:
