@@ -86,6 +86,22 @@ def test_a_mistyped_lab_is_told_its_neighbours():
     assert "Did you mean 'ring'" in " ".join(done.stderr.split())
 
 
+@pytest.mark.parametrize(
+    "interrupted",
+    ["import os, signal\nos.kill(os.getpid(), signal.SIGINT)", "def main(): raise KeyboardInterrupt"],
+    ids=["while it is imported", "later"],
+)
+def test_ctrl_c_gives_one_line_and_130(tmp_path, interrupted):
+    """An interrupt at a given place: the real moment can't be hit twice."""
+    (tmp_path / "cli.py").write_text(interrupted)
+    script = (
+        f"import shardlab\nshardlab.__path__.insert(0, {str(tmp_path)!r})\n"
+        "from shardlab.__main__ import main\nmain()"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=280)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "Stopped.\n")
+
+
 # ---- shardlab lab ----
 
 
@@ -95,6 +111,8 @@ def test_lab_lists_the_labs_with_time_and_needs():
     assert "ddp" in done.stdout
     assert f"about {ddp.seconds} s" in done.stdout
     assert "torch" in done.stdout
+    assert ddp.title.partition(":")[0] in done.stdout
+    assert ":" not in done.stdout.partition("Run one with:")[0]
 
 
 def test_help_of_a_lab_names_every_setting():

@@ -1,7 +1,7 @@
 """The command line: ``shardlab plan`` predicts, ``measure`` measures a cluster for it, ``diagnose`` explains, ``lab``
 runs a lab, ``progress`` reads your assignments, ``serve`` shows a built book.
 
-Exit status: 0 all is well, 1 something failed or a check does not hold, 2 wrong usage, 3 nothing was measured
+Exit status: 0 all is well, 1 something failed, a check does not hold or no layout fits, 2 wrong usage, 3 nothing was measured
 because torch or a lab's own package is missing (a lab showed its recorded run), 130 stopped by Ctrl-C.
 """
 
@@ -77,7 +77,7 @@ cli_models.register(app)
 
 
 def main() -> None:
-    """The ``shardlab`` command."""
+    """The ``shardlab`` command, once everything is imported."""
     for stream in (sys.stdout, sys.stderr):
         # What an old terminal or a pipe on Windows can't spell becomes "?"; else a Σ would end a finished lab.
         if isinstance(stream, io.TextIOWrapper):
@@ -115,7 +115,8 @@ def _list_labs(context: typer.Context) -> None:
     screen = Console()
     table = ScreenTable("Lab", "What it shows", "Time", "Needs", box=None, pad_edge=False)
     for lab in labs.LABS:
-        table.add_row(lab.name, lab.title, f"about {lab.seconds} s", lab.needs)
+        # Short; the rest of a title is told by the lab's help.
+        table.add_row(lab.name, lab.title.partition(":")[0], f"about {lab.seconds} s", lab.needs)
     screen.print(table)
     screen.print(
         "\nRun one with: shardlab lab NAME    Its settings: shardlab lab NAME --help", highlight=False
