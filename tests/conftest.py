@@ -6,6 +6,7 @@ import signal
 import threading
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import ClassVar
 from urllib.parse import urlsplit
 
@@ -26,6 +27,37 @@ else:
 # What a shell starts in the background ignores Ctrl-C, and so would the processes that tests interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+TESTS = Path(__file__).parent
+# Folders and files whose tests live on processes, servers and times of this machine, beside those marked so.
+ON_THE_MACHINE = {"labs", "launch", "exercises", "site", "test_cli", "test_environments", "test_measure"}
+# More than that many second tries in one run are not chance.
+MOST_SECOND_TRIES = 3
+
+
+def pytest_configure(config):
+    """Show why a test needed its second try."""
+    if config.pluginmanager.hasplugin("rerunfailures"):
+        config.option.rerun_show_tracebacks = True
+        config.option.max_suite_reruns = MOST_SECOND_TRIES
+
+
+def pytest_collection_modifyitems(config, items):
+    """Let a test that needs the machine fail once.
+
+    Thousands of them run in half an hour on two cores that may be lent to others, and one chance failure in all of them
+    would hold up a change that it knows nothing of. What is broken fails again; what needed its second try is told at
+    the end of the run, with the first one's traceback. Models, numbers of experiments and notebooks have one try: they
+    depend on nothing else.
+    """
+    if not config.pluginmanager.hasplugin("rerunfailures"):
+        return
+    for item in items:
+        place = item.path.relative_to(TESTS).parts[0] if item.path.is_relative_to(TESTS) else ""
+        marked = item.get_closest_marker("browser") or item.get_closest_marker("torch")
+        if marked or Path(place).stem in ON_THE_MACHINE:
+            item.add_marker(pytest.mark.flaky(reruns=1))
+
 
 # No name and no address but this machine's is found.
 CHROMIUM_FLAGS = [
