@@ -136,13 +136,14 @@ def class_of(released, pytestconfig) -> Callable[[Assignment], Course]:
         released.hand_in("empty", {}, assignment)
         these = chosen(assignment, everyone)
         # Who waits for the limit gets a short one, and everybody else one that a busy machine does not need.
-        for limit_s, endless in ((60, False), (12, True)):
+        for limit_s, endless in ((240, False), (12, True)):
             handed_in = {student: one for student, one in these.items() if one.endless is endless}
             for student, one in handed_in.items():
                 released.hand_in(student, one.cells, assignment, says=one.student, tags=one.tags)
             if handed_in:
                 due = ("--due", "2026-10-01T18:00+02:00")
-                _grade(released, assignment.name, *due, "--cell-timeout", limit_s)
+                limits = ("--cell-timeout", limit_s, "--submission-timeout", 1200)
+                _grade(released, assignment.name, *due, *limits)
         return released
 
     return grade
