@@ -6,6 +6,7 @@ makes every page anew.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import hashlib
 import re
@@ -129,6 +130,7 @@ def what_stopped(log: str) -> str:
 
 def main() -> None:
     """Build; exit with 1 and the warnings when anything is wrong."""
+    argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0]).parse_args()
     BUILD.mkdir(exist_ok=True)
     stamp = BUILD / ".inputs"
     inputs = fingerprint()

@@ -5,7 +5,7 @@ Usage: python tools/execute.py [NOTEBOOK ...]. A notebook is written only when a
 
 from __future__ import annotations
 
-import sys
+import argparse
 import time
 from pathlib import Path
 
@@ -49,7 +49,12 @@ def execute(path: Path) -> None:
 
 def main() -> None:
     """Execute the named notebooks, or all chapters."""
-    paths = [Path(name).resolve() for name in sys.argv[1:]] or sorted((ROOT / "notebooks").glob("*.ipynb"))
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument(
+        "notebook", nargs="*", type=Path, help="a file; without one all chapters are executed"
+    )
+    named = parser.parse_args().notebook
+    paths = [path.resolve() for path in named] or sorted((ROOT / "notebooks").glob("*.ipynb"))
     for path in paths:
         started = time.monotonic()
         print(f"  {path.name} …", end="", flush=True)

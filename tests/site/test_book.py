@@ -16,6 +16,7 @@ PAGES = sorted(
     str(path.relative_to(HTML))
     for path in [
         *HTML.glob("book/*.html"),
+        *HTML.glob("book/api/*.html"),
         *HTML.glob("book/instructor/*.html"),
         *HTML.glob("notebooks/*.html"),
     ]

@@ -332,7 +332,7 @@ def syllabus(book: CourseBook, weeks: int) -> str:
         )
         details += _week(book, number, week, marks)
     rows.append(("", "together", *map(str, totals)))
-    head = ("Week", "Chapters", "In class, min", "Reading, min", "Homework, min")
+    head = ("Week", "Chapters", "Class", "Read", "Home")  # short: the table has to fit a phone
     return "\n".join([f"For {plan.meant_for}.", "", *_table(head, rows, "rlrrr"), "", *details])
 
 
@@ -374,19 +374,18 @@ def assignments_table(book: CourseBook) -> str:
         for each in book.assignments.values()
     }
     rows = [
-        (f"`{each.name}`", each.title, links[each.name], f"{each.marks:g}", str(each.minutes))
+        (f"`{each.name}`<br>{each.title}", links[each.name], f"{each.marks:g}", str(each.minutes))
         for each in book.assignments.values()
     ]
     rows.append(
         (
-            "",
             "together",
             "",
             f"{sum(each.marks for each in book.assignments.values()):g}",
             str(sum(each.minutes for each in book.assignments.values())),
         )
     )
-    lines = _table(("Assignment", "", "Chapter", "Marks", "Minutes"), rows, "lllrr")
+    lines = _table(("Assignment", "Chapter", "Marks", "Minutes"), rows, "llrr")
     for each in book.assignments.values():
         tasks = [
             (
@@ -398,6 +397,6 @@ def assignments_table(book: CourseBook) -> str:
             )
             for task in each.tasks
         ]
-        head = ("Task", "", "Marks", "Minutes", "Minutes a mark")
+        head = ("", "Task", "Marks", "Minutes", "per mark")
         lines += ["", f"**`{each.name}`**", "", *_table(head, tasks, "rlrrr")]
     return "\n".join(lines)

@@ -143,7 +143,11 @@ class ModelStates:
         shard_ranks: ranks that share one copy; N unless sharding is hybrid.
         zero_stage: 0 (plain data parallel) to 3.
         recipe: the recipe's name.
-        parameters, gradients, master_weights, master_gradients, optimizer: device bytes, as in :class:`Recipe`.
+        parameters: bytes of the weights on the device, as in :class:`Recipe`.
+        gradients: bytes of the gradients on the device.
+        master_weights: bytes of the weights' fp32 copy on the device.
+        master_gradients: bytes of the gradients' fp32 copy on the device.
+        optimizer: bytes of the optimizer's state on the device.
         host: pairs (label, bytes per rank) of what was offloaded; empty without offload.
     """
 
@@ -182,7 +186,7 @@ class ModelStates:
 
     @property
     def bytes_per_parameter(self) -> float:
-        """``total_bytes / params``: 16 without sharding, towards 16/N at stage 3 (default recipe)."""
+        """Bytes for each parameter, ``total_bytes / params``: 16 without sharding, towards 16/N at stage 3 (default recipe)."""
         return self.total_bytes / self.params
 
 
