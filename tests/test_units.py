@@ -159,7 +159,7 @@ def test_formats_name_their_base():
         (90, "90 s"),
         (3600, "1 h"),
         (172800, "2 d"),
-        (0, "0 ns"),
+        (0, "0 s"),
     ],
 )
 def test_format_time(seconds, text):

@@ -139,6 +139,6 @@ def ledger_html() -> str:
     )
     return (
         '<div class="sl-ledger" role="region" aria-label="The ledger" tabindex="0"><table>'
-        "<caption>The ledger: every split pays for one resource with another.</caption>"
+        "<caption>The ledger: nearly every split pays for one resource with another.</caption>"
         f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
     )

@@ -229,6 +229,8 @@ def format_bit_rate(bytes_per_s: float, digits: int = 4) -> str:
 
 def format_time(seconds: float, digits: int = 4) -> str:
     """Seconds as text with the unit that suits the size (ns to days)."""
+    if seconds == 0:
+        return "0 s"
     return _scaled(
         seconds, ((86400.0, "d"), (3600.0, "h"), (1.0, "s"), (MS, "ms"), (US, "µs"), (1e-9, "ns")), digits
     )

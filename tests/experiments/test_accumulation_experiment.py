@@ -75,3 +75,10 @@ def test_stage_1_and_ddp_gain_and_stage_3_does_not() -> None:
     assert curves["DDP"][-1] > 0.95
     assert curves["ZeRO-1"] == pytest.approx(curves["DDP"])
     assert curves["ZeRO-3"] == pytest.approx([curves["ZeRO-3"][0]] * 7)
+
+
+@pytest.mark.parametrize("rule", ["linear", "sqrt", "none"])
+def test_a_smaller_batch_takes_more_updates(rule: str) -> None:
+    words = run(rule=rule, base_batch=8192)["words"][1]
+    assert "very large batches" not in words
+    assert "fewer updates" not in words

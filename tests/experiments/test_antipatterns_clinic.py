@@ -62,7 +62,19 @@ def test_excuses() -> None:
     needed = run(pattern="needless-zero3", model="llama3-70b", ranks=8)
     assert needed["words"][0].startswith("No anti-pattern here")
     assert "does not fit" in str(needed["readouts"])
+    assert "half empty" not in " ".join(needed["words"])
     assert "fits into" in str(run(pattern="needless-zero3")["readouts"])
+
+
+def test_one_batch_too_few_is_not_called_harmless() -> None:
+    words = run(pattern="uneven-ranks", severity=1)["words"]
+    assert words[0].startswith("A small number")
+    assert "hangs" in words[0]
+
+
+def test_a_unit_holds_at_most_the_models_layers() -> None:
+    model = antipatterns.setting(64, 50e9).model
+    assert f"layers in a unit: {model.layers})" in run(pattern="one-big-unit", severity=8)["words"][0]
 
 
 def test_controls_without_effect_are_off_and_on_again() -> None:

@@ -195,6 +195,14 @@ def test_a_round_shows_its_messages() -> None:
     assert {text for row in answer["panels"][1]["texts"] for text in row} == {"4"}
 
 
+def test_arrows_that_all_carry_the_same_have_it_in_the_title() -> None:
+    graph = run(STEPPER, way="all-reduce / rabenseifner", ranks=8, step=3)["panels"][0]
+    assert graph["title"] == "Who sends to whom (1/8 P each)"
+    assert {arrow["label"] for arrow in graph["arrows"]} == {""}
+    graph = run(STEPPER, way="all-to-all / bruck", ranks=6, step=0)["panels"][0]
+    assert graph["title"] == "Who sends to whom"
+
+
 def test_an_all_to_all_spreads_every_ranks_chunks() -> None:
     before, after = (
         run(STEPPER, way="all-to-all / bruck", ranks=5, step=step)["panels"][1] for step in (0, 9)

@@ -103,11 +103,16 @@ def test_the_link_sends_what_the_model_says(reshard: bool) -> None:
 def test_the_presets_say_what_they_are_there_for() -> None:
     fast, none, slow = [run(preset=name) for name in ("llama-8b-node", "llama-8b-none-ahead", "ethernet-10")]
     assert "6.6\u00a0% of the 69.58\u00a0ms" in fast["words"][0]
+    assert "the first gather of each pass and the last reduce-scatter have nothing" in fast["words"][0]
     assert "nothing is gathered ahead" in none["words"][0]
     assert "no prefetch can change" in slow["words"][0]
     freed, kept = run(preset="llama-70b-8-nodes"), run(preset="llama-70b-kept")
     assert "3 layers' worth" in freed["words"][2]
     assert "9 layers' worth" in kept["words"][2]
+    assert "the first gather and the last reduce-scatter have nothing" in kept["words"][0]
+    # A gather of 1.19 forward passes: the link keeps up with the backward pass only.
+    halting = run(preset="llama-70b-kept", bandwidth=50e9)
+    assert "a gather takes longer than a layer's forward pass" in halting["words"][0]
 
 
 def test_the_picture_draws_the_schedule() -> None:

@@ -92,3 +92,10 @@ def test_selective_recomputation_has_nothing_to_save_under_flash_attention() -> 
     assert none == selective > full
     assert "nothing to save" in run(flash=True, recompute="selective")["words"][1]
     assert "nothing to save" not in run(flash=False, recompute="selective")["words"][1]
+
+
+def test_full_recomputation_is_not_told_to_recompute_more() -> None:
+    for recompute, told in (("none", True), ("full", False)):
+        answer = run(model="llama3-8b", sequence=131072, recompute=recompute, card="H200-141GB")
+        assert "Not one sequence fits" in answer["words"][2]
+        assert ("recompute more" in answer["words"][2]) is told

@@ -92,3 +92,13 @@ def test_degrees_stay_within_what_is_drawn() -> None:
     assert run(tensor=1, context=1, pipeline=1, data=1, rank=0)["words"] == [
         "One rank has no groups and sends nothing."
     ]
+
+
+def test_many_small_nodes_stand_two_in_a_row() -> None:
+    paired = run(node_gpus="4", tensor=8, pipeline=4, data=2)["panels"][0]
+    assert paired["rows"] == [str(node) for node in range(0, 16, 2)]
+    assert paired["columns"] == ["0", "1", "2", "3"] * 2
+    assert paired["texts"][7][4] == "60"  # GPU 0 of node 15
+    few = run(node_gpus="4", tensor=8, pipeline=2, data=2)["panels"][0]
+    assert few["rows"] == [str(node) for node in range(8)]
+    assert few["columns"] == ["0", "1", "2", "3"]

@@ -64,6 +64,9 @@ def test_popular_experts_make_the_layer_wait_and_a_limit_drops() -> None:
     load = expert_load(counts, 10240)
     assert readout(limited, "dropped") == f"{100 * load.dropped_fraction:.1f} %"
     assert readout(plain, "dropped") == "0.0 %"
+    # With a limit no rank is sent more than its slots hold.
+    assert "busiest rank is sent 2.52" in plain["words"][0]
+    assert "busiest rank is chosen for 2.52" in limited["words"][0]
 
 
 def test_dealing_popular_experts_out_evens_the_ranks_not_the_experts() -> None:

@@ -63,3 +63,22 @@ def test_too_many_ranks_leave_the_bracket() -> None:
     (bracket,) = answer["panels"][0]["brackets"]
     assert bracket["at"] > 5 * bracket["high"]
     assert "the buckets are too small" in answer["words"][1]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"preset": "source"}, "longer than the backward pass"),
+        ({"preset": "h100-nvlink"}, "only the last bucket"),
+        ({"preset": "many-ranks"}, "everything in one"),
+    ],
+)
+def test_what_limits_the_best_bucket(given: dict[str, Any], said: str) -> None:
+    assert said in run(**given)["words"][2]
+
+
+def test_where_only_the_last_bucket_is_left() -> None:
+    step = bucketed_step(8, 0.1 / 3, 0.1 - 0.1 / 3, 1e9, 436e9, 3.4e-6, 8 * MIB)
+    last = step.buckets[-1]
+    assert step.communication_s < step.backward_s
+    assert step.exposed_communication_s == pytest.approx(last.end_s - last.start_s)

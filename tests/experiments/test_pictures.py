@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 from xml.etree import ElementTree
 
 import matplotlib
 import pytest
 from matplotlib.figure import Figure
 
+from shardlab import figures
 from shardlab.experiments import chart, engine, figure, plot, style
 from shardlab.experiments.bundle import experiment_names
 from shardlab.experiments.look import svg_of
 from shardlab.experiments.page import experiment_html
 from shardlab.experiments.static import are_short, panel_figure, panel_svg
+from shardlab.models import antipatterns
 from shardlab.palette import ROLES, color
 
 ONE_OF_EACH = [
@@ -175,6 +178,32 @@ def test_figure_wraps_any_figure() -> None:
     assert html == figure(fig, alt='a <b> & "c"', caption="rises & falls")._repr_html_()
     with pytest.raises(ValueError, match="alt must say"):
         figure(fig, alt=" ")
+
+
+def test_a_figure_may_bring_a_narrow_drawing_for_phones() -> None:
+    wide, narrow = Figure(figsize=(7, 2)), Figure(figsize=(4.4, 3))
+    html = figure(wide, alt="a line", narrow=narrow)._repr_html_()
+    assert re.search(r'^<figure [^>]*><div class="sl-narrow" hidden><svg [^<]*/></div><svg ', html)
+    assert html.count('aria-label="a line"') == 2
+    assert "sl-narrow" not in figure(wide, alt="a line")._repr_html_()
+
+
+def _drawn(name: str) -> Any:
+    """A figure of the chapters; two of them take what their chapter computes."""
+    if name == "damage_overview":
+        return figures.damage_overview(antipatterns.setting(ranks=64, bandwidth=50e9, tokens=8192))
+    if name == "pipeline_timelines":
+        return figures.pipeline_timelines((("interleaved-1f1b", 8, 2), ("zb-h1", 8, 1)))
+    return getattr(figures, name)()
+
+
+@pytest.mark.parametrize("name", figures.__all__)
+def test_letters_of_a_narrow_figure_can_be_read_on_a_phone(name: str) -> None:
+    width = 328  # of the text on a screen of 360 pixels
+    text = svg_of(_drawn(name).narrow, "alt")
+    drawn = float(re.search(r'viewBox="0 0 ([\d.]+)', text)[1])  # type: ignore[index]
+    sizes = [float(size) for size in re.findall(r"font-size: ([\d.]+)px", text)]
+    assert min(sizes) * width / drawn >= 9
 
 
 def test_figure_closes_a_pyplot_figure_so_that_it_is_shown_once() -> None:

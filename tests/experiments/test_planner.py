@@ -90,3 +90,11 @@ def test_reasons_for_what_does_not_run() -> None:
 def test_a_doubtful_winner_is_called_so() -> None:
     assert "Doubt it" in run(preset="gpt-18b")["words"][0]
     assert "Doubt it" not in run()["words"][0]
+
+
+def test_what_adds_most_to_a_guess_may_be_more_than_it_is_slower_by() -> None:
+    answer = run()
+    best, guess = (sum(stack["values"][at] for stack in answer["panels"][0]["stacks"]) for at in (0, -1))
+    words = plain(answer["words"][1])
+    assert words.endswith(f"{100 * (guess / best - 1):.1f} % slower; tensor traffic adds most, 3.786 s.")
+    assert guess - best < 3.786

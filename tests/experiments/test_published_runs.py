@@ -85,3 +85,19 @@ def test_the_answer_stays_hidden() -> None:
     text = str(hidden)
     for secret in ("71.5", readout(shown, "error"), readout(shown, "predicted MFU")):
         assert secret not in text
+
+
+def test_seconds_stand_on_the_axis_as_they_do_beside_the_bars() -> None:
+    answer = run(paper="sc21", row=10)
+    assert [panel["value"]["label"] for panel in answer["panels"]] == ["time (s)", "time (s)"]
+
+
+def test_the_miss_costs_a_fifth_more_gpu_time_than_sc21_needs() -> None:
+    def gpu_seconds(step: Any) -> float:
+        return float(step.cluster.gpus * step.step_s / step.global_batch)
+
+    sc21 = [step for step in steps_of("sc21") + steps_of("sc21-strong") if "mt-nlg" in step.label]
+    least = min(gpu_seconds(step) for step in steps_of("mt-nlg"))
+    assert {(step.tensor, step.pipeline) for step in sc21 + list(steps_of("mt-nlg"))} == {(8, 35)}
+    assert all(gpu_seconds(step) < 0.8 * least for step in sc21)
+    assert "at least a fifth less GPU time" in run(preset="miss")["words"][2]

@@ -81,3 +81,16 @@ def test_only_the_causal_mask_makes_work_uneven() -> None:
     answer = run(causal=False, step=4)
     assert answer["panels"][1]["stacks"][1]["values"] == [0.0] * 4
     assert "Without a mask" in answer["words"][0]
+
+
+def test_where_only_the_first_hop_is_too_slow_the_words_say_so() -> None:
+    given = {"preset": "in-order", "sequence": 16384}
+    assert "beside it: " in run(**given, bandwidth=16e9)["words"][-1]
+    assert "beside it for 1 of 3 hops: " in run(**given, bandwidth=40e9)["words"][-1]
+
+
+def test_many_blocks_get_a_sign_each_in_place_of_a_number() -> None:
+    blocks = run(ranks=16, split="contiguous")["panels"][0]
+    assert {text for row in blocks["texts"] for text in row} == {"0", "½", "1"}
+    assert "%" not in blocks["title"]
+    assert "%" in run(ranks=8)["panels"][0]["title"]

@@ -87,3 +87,18 @@ def test_without_the_slow_rank() -> None:
     assert readouts["the step"]["value"] == "1.10×"
     alike = normal_jitter_step(1.0, 0.01, 256).expected_step_s
     assert readouts["without the slow rank"]["value"] == f"{alike:.2f}×"
+
+
+@pytest.mark.parametrize(("ranks", "slower"), [(2, 2.0), (4, 1.5)])
+def test_the_slow_rank_does_not_wait(ranks: int, slower: float) -> None:
+    """With next to no jitter the step is the slow rank's time, and only the others wait for the difference."""
+    answer = run(show_answer=True, ranks=ranks, slower=slower, spread=0.01)
+    waiting = next(one["value"] for one in answer["readouts"] if one["label"] == "waiting")
+    expected = (ranks - 1) * (slower - 1) / (ranks * slower)
+    assert float(waiting.split("\u00a0")[0]) == pytest.approx(100 * expected, abs=0.2)
+    assert "faster" in answer["words"][2]
+
+
+def test_among_much_jitter_one_slow_rank_is_hardly_felt() -> None:
+    answer = run(show_answer=True, ranks=1024, slower=1.1)
+    assert "hardly less" in answer["words"][2]

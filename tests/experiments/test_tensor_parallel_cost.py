@@ -119,3 +119,13 @@ def test_one_rank_has_nothing_to_say_to_itself() -> None:
     answer = run(ranks=1)
     assert "nothing is sent" in answer["words"][0]
     assert answer["readouts"][3]["value"].replace("\u00a0", " ") == "0 B"
+
+
+def test_heads_that_do_not_divide_are_said_to() -> None:
+    assert "8 ranks can't share 12 of them evenly" in run(hidden=1536, ranks=8)["words"][-1]
+    assert "heads" not in run(hidden=2048, ranks=8)["words"][-1]
+
+
+def test_a_longer_sequence_helps_narrow_layers() -> None:
+    short, long = (curve(run(hidden=1024, sequence=tokens), "packed")[8] for tokens in (2048, 32_768))
+    assert long > 2 * short

@@ -65,7 +65,8 @@ def test_every_resource_can_run_out() -> None:
         "office": "Bandwidth runs out",
     }
     for name, opening in openings.items():
-        assert run(preset=name)["words"][0].startswith(opening)
+        assert run(preset=name, reveal=True)["words"][0].startswith(opening)
+        assert run(preset=name)["words"][0].startswith("Predict first")
     memory = run(model="gpt3-175b", trillions=0.001, bandwidth=450e9, days=365)
     assert memory["words"][0].startswith("Memory runs out first: the states ask for 35 GPUs")
     nothing = run(model="gpt2-xl", trillions=0.001, days=365)
@@ -73,7 +74,7 @@ def test_every_resource_can_run_out() -> None:
 
 
 def test_hidden_answers_stay_hidden() -> None:
-    shown, hidden = run(preset="gpt3-1024"), run(preset="gpt3-1024", reveal=False)
+    shown, hidden = run(preset="gpt3-1024", reveal=True), run(preset="gpt3-1024")
     assert {item["value"] for item in hidden["readouts"]} == {"?"}
     panel = hidden["panels"][0]
     assert [[y for _, y in series["points"]] for series in panel["series"]] == [[34.0, 34.0]]

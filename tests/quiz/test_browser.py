@@ -326,7 +326,7 @@ def test_an_order_by_keyboard(quiz):
     assert lines()[0] == "64 ranks in place of 8"
     tab_to(page, form.get_by_role("button", name="Check"))
     page.keyboard.press("Enter")
-    assert "1 of 5 lines are in place." in seen(status(form))
+    assert "1 of 5 in place." in seen(status(form))
     assert "More ranks taken to raise the efficiency." in seen(status(form))
     down = form.get_by_role("button", name="Move down: 64 ranks in place of 8")
     tab_to(page, down, "Shift+Tab")
@@ -411,7 +411,7 @@ def check_all_kinds(element):
     assert seen(status(form)) == ""
     form = part(element, "chapter/ranking")
     assert seen(form.locator(".order li").nth(1)).startswith("64 ranks")
-    assert "lines are in place" in seen(status(form))
+    assert " in place." in seen(status(form))
     assert "(69.5 %)" in seen(form.get_by_role("group", name="Solution"))
     form = part(element, "chapter/explain")
     assert form.get_by_role("textbox").input_value() == "My own words"

@@ -163,6 +163,7 @@ export function renderExperiment(root, spec, engine, state = {}, options = {}) {
       return box;
     });
     while (panels.children.length > boxes.length) panels.lastChild.remove();
+    drawn.length = boxes.length; // a box that comes back is empty
     if (widths.length !== boxes.length) widths = boxes.map((box) => box.clientWidth);
     const short = areShort(chart.panels.map(({ kind }) => kind));
     chart.panels.forEach((panel, index) => {

@@ -18,8 +18,8 @@ function reason({ name, why }, { rich }) {
 function numberField(part, response, changed, { say, id }) {
   const whole = !part.relative && !part.absolute;
   const limit = part.relative
-    ? `${+(100 * part.relative).toFixed(2)} %`
-    : part.unit === "%" ? say("percentagePoints", { value: part.absolute }) : `${part.absolute} ${part.unit}`;
+    ? `${+(100 * part.relative).toFixed(2)}\u00a0%`
+    : part.unit === "%" ? say("percentagePoints", { value: part.absolute }) : `${part.absolute}\u00a0${part.unit}`;
   const input = html("input", {
     type: "text", id, inputmode: "decimal", autocomplete: "off", spellcheck: "false", value: response,
     "aria-describedby": `${id}-hint`, oninput: () => changed(input.value),

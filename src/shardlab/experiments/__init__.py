@@ -44,20 +44,21 @@ def plot(name: str, **controls: Any) -> Picture:
     return Picture(chart_figure(answer), alt, " ".join(answer["words"]))
 
 
-def figure(fig: Figure, alt: str, caption: str = "") -> Picture:
+def figure(fig: Figure, alt: str, caption: str = "", narrow: Figure | None = None) -> Picture:
     """A matplotlib figure as inline SVG that follows the page's theme.
 
     Args:
         fig: any matplotlib figure; colours of :mod:`shardlab.palette` become CSS variables.
         alt: what it shows, in words, for readers who do not see it.
         caption: the line beneath it.
+        narrow: the same, 4.4 inches wide and so readable on a phone; without it a phone scrolls the figure.
 
     Raises:
         ValueError: ``alt`` is empty.
     """
     from shardlab.experiments.look import figure as wrap
 
-    return wrap(fig, alt, caption)
+    return wrap(fig, alt, caption, narrow)
 
 
 def style() -> Style:

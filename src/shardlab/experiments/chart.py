@@ -165,7 +165,7 @@ def lines(
     """A panel of curves. Their names stand at the right ends, moved apart where they would meet."""
     # A curve that leaves the panel keeps its name at the edge.
     ends = [min(max(place_on(curve["points"][-1][1], y), 0.0), 1.0) for curve in curves]
-    for curve, place in zip(curves, spread(ends, 0.075)):
+    for curve, place in zip(curves, spread(ends, 0.09)):
         curve["label_place"] = place
     return {
         "kind": "lines",

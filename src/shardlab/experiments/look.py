@@ -208,14 +208,16 @@ class Picture:
         figure: the matplotlib figure.
         alt: what it shows, in words.
         caption: the line beneath it, or ``""``.
+        narrow: the same drawn for a phone, which the page shows there in its place, or None.
     """
 
-    def __init__(self, figure: Figure, alt: str, caption: str = "") -> None:
+    def __init__(self, figure: Figure, alt: str, caption: str = "", narrow: Figure | None = None) -> None:
         if not alt.strip():
             raise ValueError("alt must say in words what the figure shows, not be empty")
         self.figure = figure
         self.alt = alt
         self.caption = caption
+        self.narrow = narrow
 
     def __repr__(self) -> str:
         return f"Picture: {self.alt}"
@@ -233,16 +235,21 @@ class Picture:
         # A dark notebook knows none of the page's colours: there the figure brings its white ground along.
         look = f"max-width: {width:.0f}px; background: var(--sl-surface, #ffffff); color: var(--sl-text, #22262b)"
         caption = f"<figcaption>{escape(self.caption)}</figcaption>" if self.caption else ""
-        return f'<figure class="sl-figure" style="{look}">{self.svg()}{caption}</figure>'
+        narrow = ""
+        if self.narrow is not None:
+            # It stays hidden where no style sheet knows it.
+            narrow = f'<div class="sl-narrow" hidden>{svg_of(self.narrow, self.alt, "narrow")}</div>'
+        return f'<figure class="sl-figure" style="{look}">{narrow}{self.svg()}{caption}</figure>'
 
 
-def figure(fig: Figure, alt: str, caption: str = "") -> Picture:
+def figure(fig: Figure, alt: str, caption: str = "", narrow: Figure | None = None) -> Picture:
     """Wrap a matplotlib figure so that the notebook and the page show it as inline SVG.
 
     Args:
         fig: a matplotlib figure (of ``plt.subplots()`` or ``matplotlib.figure.Figure``).
         alt: what it shows, in words, for readers who do not see it.
         caption: the line beneath it.
+        narrow: the same, 4.4 inches wide and so readable on a phone; without it a phone scrolls the figure.
 
     Raises:
         ValueError: ``alt`` is empty.
@@ -252,4 +259,4 @@ def figure(fig: Figure, alt: str, caption: str = "") -> Picture:
 
         # pyplot would show the figure a second time at the end of the cell.
         plt.close(fig)
-    return Picture(fig, alt, caption)
+    return Picture(fig, alt, caption, narrow)

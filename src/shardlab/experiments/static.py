@@ -21,6 +21,7 @@ _WIDTHS = {"strong": 2.6, "normal": 1.4, "thin": 1.0}
 _LETTER = 6.9
 _BOLD_LETTER = 7.6
 _TEXT_LETTER = 6.2  # of a bar's text, which is smaller
+_SMALLEST = 9  # letters, in pixels
 _MOST_TEXTS = 8  # more bars are too thin for a text each
 _LEAST_AXIS = 0.62  # of its length without what is written behind bars
 _MOST_GROWTH = (1.2, 1.5)  # of a still picture; of a time line, which has a row of its own
@@ -171,9 +172,11 @@ def _draw_bar(axes: Axes, item: dict[str, Any], row: float, start: float, end: f
         axes.barh(row, end - start, height, left=start, color=shade, linewidth=0)
         return
     axes.barh(row, end - start, height, left=start, color=shade, alpha=0.3, linewidth=0)
-    # matplotlib draws a hatch in the colour of the edge.
+    # matplotlib draws a hatch in the colour of the edge. Idle time is paler than any other role: stripes of its own
+    # colour could not be seen on a light page.
+    edge = color("idle-text") if item["role"] == "idle" else shade
     axes.barh(
-        row, end - start, height, left=start, facecolor="none", edgecolor=shade, hatch="////", linewidth=0
+        row, end - start, height, left=start, facecolor="none", edgecolor=edge, hatch="////", linewidth=0
     )
 
 
@@ -255,11 +258,13 @@ def draw_timeline(axes: Axes, panel: dict[str, Any]) -> None:
         )
         axes.plot([item["at"]], [lane], "o", color=color("text"), markersize=8)
         length = _BOLD_LETTER * len(item["label"])
-        shift = _beside(axes, item["high"], 9, length)
-        if shift < 9 and _place_px(axes, item["low"]) - _place_px(axes, axes.get_xlim()[0]) > length + 9:
-            _note(axes, item["label"], (item["low"], lane), (-9, 0), fontweight="bold", ha="right")
+        # The dot may lie outside its bracket, and the label belongs to the dot.
+        first, last = min(item["low"], item["at"]), max(item["high"], item["at"])
+        shift = _beside(axes, last, 9, length)
+        if shift < 9 and _place_px(axes, first) - _place_px(axes, axes.get_xlim()[0]) > length + 9:
+            _note(axes, item["label"], (first, lane), (-9, 0), fontweight="bold", ha="right")
         else:
-            _note(axes, item["label"], (item["high"], lane), (shift, 0), fontweight="bold")
+            _note(axes, item["label"], (last, lane), (shift, 0), fontweight="bold")
     axes.set_yticks(range(lanes), panel["lanes"], color=color("text"))
     axes.set_ylim(lanes - 0.5, -0.5)
     axes.grid(visible=False, axis="y")
@@ -371,6 +376,9 @@ def draw_matrix(axes: Axes, panel: dict[str, Any]) -> None:
     axes.set_xticks([column + 0.5 for column in range(columns)], panel["columns"])
     axes.set_yticks([row + 0.5 for row in range(rows)], panel["rows"])
     axes.tick_params(labelsize=min(10, _cell(panel) / 2))
+    longest = max([1, *[len(text) for line in panel["texts"] for text in line]])
+    # A frame may lie on a cell's rim.
+    inside = max(_SMALLEST, (_cell(panel) - 6) / (_BOLD_LETTER / 12 * longest))
     for row in range(rows):
         for column in range(columns):
             level = panel["levels"][row][column]
@@ -391,7 +399,7 @@ def draw_matrix(axes: Axes, panel: dict[str, Any]) -> None:
                 panel["texts"][row][column],
                 ha="center",
                 va="center",
-                fontsize=min(12, _cell(panel) / 2),
+                fontsize=min(12, _cell(panel) / 2, inside),
                 fontweight="bold" if full else "normal",
             )
     for row, column, kind in panel["marks"]:
@@ -454,7 +462,10 @@ def _margins(panel: dict[str, Any], width: float) -> tuple[float, float, float, 
     if kind == "timeline":
         left = 14.0 + 6.4 * max([len(name) for name in panel["lanes"]])
         wanted = [(item["end"], 5 + _LETTER * len(item["label"])) for item in panel["spans"] if item["label"]]
-        wanted += [(item["high"], 9 + _BOLD_LETTER * len(item["label"])) for item in panel["brackets"]]
+        wanted += [
+            (max(item["high"], item["at"]), 9 + _BOLD_LETTER * len(item["label"]))
+            for item in panel["brackets"]
+        ]
         return left, _right_margin(panel["time"], left, 12, width, wanted), 20, 36
     if kind == "matrix":
         return 36, 4, 36, 4

@@ -20,8 +20,9 @@ def slow_rank_timeline(
     report = stragglers.straggler_report([time * MS for time in compute_ms])
     slowest, last = report.slowest_rank, max(compute_ms)
     end = last + all_reduce_ms
-    with style():
-        canvas = Canvas(figsize=(7.2, 0.5 * len(compute_ms) + 1.1), layout="constrained")
+
+    def drawn(width: float) -> Canvas:
+        canvas = Canvas(figsize=(width, 0.5 * len(compute_ms) + 1.1), layout="constrained")
         axes = canvas.subplots()
         for rank, compute in enumerate(compute_ms):
             labelled_bar(axes, rank, 0, compute, "compute", f"compute {compute:.0f} ms")
@@ -42,8 +43,13 @@ def slow_rank_timeline(
         axes.set_xlim(0, end * 1.02)
         axes.set_xlabel("time in the step, ms")
         axes.grid(visible=False)
+        return canvas
+
+    with style():
+        wide, narrow = drawn(7.2), drawn(4.4)
     return figure(
-        canvas,
+        wide,
+        narrow=narrow,
         alt=f"Timeline of one step on {len(compute_ms)} ranks. Rank {slowest} computes for {last:.0f} ms, the others for "
         f"{min(compute_ms):.0f} ms and then wait; all end the step together at {end:.0f} ms.",
         caption=f"Every rank reports a step of {end:.0f} ms. Only compute and wait, taken apart and rank by rank, "
@@ -61,8 +67,9 @@ def damage_overview(run: antipatterns.Setting, level: int = 4) -> Any:
     names = [name for name in antipatterns.NAMES if antipatterns.anti_pattern(name).damage_kind != "loss"]
     found = [(lost_share(name, antipatterns.compare(name, run, level).damage), name) for name in names]
     found.sort(reverse=True)
-    with style():
-        canvas = Canvas(figsize=(7.2, 0.4 * len(found) + 0.8), layout="constrained")
+
+    def drawn(width: float) -> Canvas:
+        canvas = Canvas(figsize=(width, 0.4 * len(found) + 0.8), layout="constrained")
         axes = canvas.subplots()
         for row, (lost, name) in enumerate(found):
             labelled_bar(axes, row + 0.2, 0, 100 * lost, "muted", height=0.36)
@@ -74,9 +81,14 @@ def damage_overview(run: antipatterns.Setting, level: int = 4) -> Any:
         axes.set_xlim(0, 108)
         axes.set_xlabel("lost, % of time, memory or data")
         axes.grid(visible=False)
+        return canvas
+
+    with style():
+        wide, narrow = drawn(7.2), drawn(4.4)
     worst, least = found[0], found[-1]
     return figure(
-        canvas,
+        wide,
+        narrow=narrow,
         alt=f"Bars: what {len(found)} anti-patterns take from the same run at severity {level}. The worst is "
         f"“{antipatterns.anti_pattern(worst[1]).title}” with {100 * worst[0]:.0f} %, the least "
         f"“{antipatterns.anti_pattern(least[1]).title}” with {100 * least[0]:.0f} %.",

@@ -26,14 +26,15 @@ _SMALL = (
 
 def checkpoint_contents() -> Any:
     """Bytes per parameter of a checkpoint to scale, and what is small and just as necessary."""
-    with style():
-        canvas = Canvas(figsize=(7.2, 2.5), layout="constrained")
+
+    def drawn(width: float, height: float, letters: float) -> Canvas:
+        canvas = Canvas(figsize=(width, height), layout="constrained")
         axes = canvas.subplots()
         start = 0
-        for name, width, role in _PER_PARAMETER:
+        for name, size, role in _PER_PARAMETER:
             axes.barh(
                 0,
-                width,
+                size,
                 left=start,
                 height=0.62,
                 color=color(role),
@@ -41,15 +42,15 @@ def checkpoint_contents() -> Any:
                 linewidth=0.8,
             )
             axes.text(
-                start + width / 2,
+                start + size / 2,
                 0,
                 name,
                 ha="center",
                 va="center",
-                fontsize=8 if width < 4 else 9,
+                fontsize=letters if size < 4 else 9,
                 color=ink_on(role),
             )
-            start += width
+            start += size
         axes.plot([2, 14], [-0.5, -0.5], color=color("limit"), linewidth=1)
         axes.text(
             8, -0.62, "12 bytes: enough to resume", ha="center", va="bottom", fontsize=9, color=color("text")
@@ -63,8 +64,13 @@ def checkpoint_contents() -> Any:
         axes.set_yticks([])
         axes.set_xlabel("bytes per parameter")
         axes.grid(visible=False)
+        return canvas
+
+    with style():
+        wide, narrow = drawn(7.2, 2.5, letters=8), drawn(4.4, 2.5, letters=8.7)
     return figure(
-        canvas,
+        wide,
+        narrow=narrow,
         alt="A bar of 14 bytes per parameter: 2 of 16-bit weights, then 4 each of fp32 weights, Adam's first and second "
         "moment. Beneath it, without size: " + "; ".join(_SMALL).replace(" · ", ", ") + ".",
         caption="What a checkpoint holds. The bar decides how long a save takes; the kilobytes beneath it decide "
@@ -80,7 +86,9 @@ def atomic_save() -> Any:
         ("rename the\nfolder", "compute", "whole, but not\nyet the latest"),
         ("move the pointer\n“latest”", "compute", "old or new:\nboth are whole"),
     )
-    with style():
+    label = "time, not to scale"
+
+    def across() -> Canvas:
         canvas = Canvas(figsize=(7.2, 2.2), layout="constrained")
         axes = canvas.subplots()
         for index, (name, role, after) in enumerate(phases):
@@ -90,10 +98,31 @@ def atomic_save() -> Any:
         axes.set_ylim(1.4, -0.5)
         axes.set_xlim(0, 4)
         axes.set_xticks([])
-        axes.set_xlabel("time, not to scale")
+        axes.set_xlabel(label)
         axes.grid(visible=False)
+        return canvas
+
+    def down() -> Canvas:
+        canvas = Canvas(figsize=(4.4, 3.0), layout="constrained")
+        axes = canvas.subplots()
+        for index, (name, role, after) in enumerate(phases):
+            labelled_bar(axes, index, 0, 1, role, name, height=0.92)
+            axes.text(1.5, index, after, ha="center", va="center", fontsize=9, color=color("text"))
+        axes.xaxis.tick_top()
+        axes.set_xticks([0.5, 1.5], ["save", "a crash leaves"])
+        axes.spines["bottom"].set_visible(False)
+        axes.set_ylim(len(phases) - 0.5, -0.5)
+        axes.set_xlim(0, 2)
+        axes.set_yticks([])
+        axes.set_ylabel(f"{label} →", rotation=270, labelpad=14)
+        axes.grid(visible=False)
+        return canvas
+
+    with style():
+        wide, narrow = across(), down()
     return figure(
-        canvas,
+        wide,
+        narrow=narrow,
         alt="A save in four phases: every rank writes its file to a draft folder; a manifest of sizes and checksums is "
         "added; the folder is renamed; the pointer to the latest checkpoint is moved. A crash in the first leaves a "
         "draft that is refused, in the second a draft that nobody looks at, in the third a whole checkpoint that is "

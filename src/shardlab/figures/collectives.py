@@ -27,12 +27,13 @@ _RANKS = 4
 
 def six_collectives() -> Any:
     """Before and after each collective on four ranks, computed by the models message by message."""
-    with style():
-        canvas = Canvas(figsize=(7.2, 3.7))
-        for axes, (collective, name) in zip(canvas.subplots(2, 3).flat, _SIX, strict=True):
+
+    def drawn(width: float, height: float, rows: int, letters: float) -> Canvas:
+        canvas = Canvas(figsize=(width, height))
+        for axes, (collective, name) in zip(canvas.subplots(rows, 6 // rows).flat, _SIX, strict=True):
             before, after = _before_and_after(collective, name)
-            _draw_holdings(axes, 0.0, before)
-            _draw_holdings(axes, 5.8, after)
+            _draw_holdings(axes, 0.0, before, letters)
+            _draw_holdings(axes, 5.8, after, letters)
             axes.annotate(
                 "",
                 (5.6, 2.0),
@@ -42,9 +43,16 @@ def six_collectives() -> Any:
             axes.set_title(collective, fontsize=11)
             axes.set(xlim=(-1.0, 10.9), ylim=(4.3, -0.4), aspect="equal")
             axes.axis("off")
-        canvas.subplots_adjust(left=0.01, right=0.99, top=0.94, bottom=0.01, wspace=0.04, hspace=0.16)
+        return canvas
+
+    with style():
+        wide = drawn(7.2, 3.7, rows=2, letters=8)
+        wide.subplots_adjust(left=0.01, right=0.99, top=0.94, bottom=0.01, wspace=0.04, hspace=0.16)
+        narrow = drawn(4.4, 4.2, rows=3, letters=8.7)
+        narrow.subplots_adjust(left=0.0, right=1.0, top=0.94, bottom=0.01, wspace=0.02, hspace=0.28)
     return figure(
-        canvas,
+        wide,
+        narrow=narrow,
         alt="Six collectives on four ranks, a row a rank, before and after. Broadcast: rank 0's buffer goes to all. Reduce: "
         "rank 0 gets the sum of all. All-reduce: all get the sum. Reduce-scatter: rank r gets the sum of chunk r. "
         "All-gather: rank r brings chunk r, all get all chunks. All-to-all: rank r gets chunk r of every rank.",
@@ -84,10 +92,12 @@ def _text(number: int) -> str:
     return f"{'abcd'[parts[0] // _RANKS]}{chunk}" if len(parts) == 1 else f"Σ{chunk}"
 
 
-def _draw_holdings(axes: Any, left: float, cells: list[list[str]]) -> None:
+def _draw_holdings(axes: Any, left: float, cells: list[list[str]], letters: float) -> None:
     for rank, row in enumerate(cells):
         if left == 0.0:
-            axes.text(-0.25, rank + 0.5, str(rank), ha="right", va="center", fontsize=8, color=color("muted"))
+            axes.text(
+                -0.25, rank + 0.5, str(rank), ha="right", va="center", fontsize=letters, color=color("muted")
+            )
         for chunk, text in enumerate(row):
             summed = text.startswith("Σ")
             role = "communication" if summed else _SHADES["abcd".index(text[0])] if text else "surface"
@@ -105,7 +115,8 @@ def _draw_holdings(axes: Any, left: float, cells: list[list[str]]) -> None:
             ink = {"memory-parameters": color("surface"), "memory-activations": color("text")}.get(
                 role, "#1b1e22"
             )
-            axes.text(left + chunk + 0.5, rank + 0.5, text, ha="center", va="center", fontsize=8, color=ink)
+            place = (left + chunk + 0.5, rank + 0.5)
+            axes.text(*place, text, ha="center", va="center", fontsize=letters, color=ink)
 
 
 _PATTERNS = ("ring", "binomial tree", "recursive doubling", "rabenseifner")
@@ -114,20 +125,28 @@ _PATTERNS = ("ring", "binomial tree", "recursive doubling", "rabenseifner")
 def message_patterns(n_ranks: int = 8) -> Any:
     """The messages of four all-reduce algorithms: rounds from left to right, ranks from top to bottom."""
     counts = []
-    with style():
-        canvas = Canvas(figsize=(7.2, 4.6))
-        for axes, name in zip(canvas.subplots(2, 2).flat, _PATTERNS, strict=True):
+    for name in _PATTERNS:
+        cost = collectives.algorithm("all-reduce", name).cost(1.0, n_ranks)
+        counts.append(f"{name.replace('rab', 'Rab')} {cost.rounds} rounds, {cost.wire_bytes:g} P on the way")
+
+    def drawn(width: float, height: float, rows: int, letters: float) -> Canvas:
+        canvas = Canvas(figsize=(width, height))
+        for axes, name in zip(canvas.subplots(rows, 4 // rows).flat, _PATTERNS, strict=True):
             entry = collectives.algorithm("all-reduce", name)
             cost = entry.cost(1.0, n_ranks)
-            counts.append(
-                f"{name.replace('rab', 'Rab')} {cost.rounds} rounds, {cost.wire_bytes:g} P on the way"
-            )
-            _draw_pattern(axes, entry, n_ranks)
+            _draw_pattern(axes, entry, n_ranks, letters)
             shown = name[0].upper() + name[1:]
             axes.set_title(f"{shown}: {cost.rounds} rounds, {cost.wire_bytes:g} P", fontsize=10.5)
-        canvas.subplots_adjust(left=0.07, right=0.985, top=0.94, bottom=0.09, wspace=0.16, hspace=0.42)
+        return canvas
+
+    with style():
+        wide = drawn(7.2, 4.6, rows=2, letters=8)
+        wide.subplots_adjust(left=0.07, right=0.985, top=0.94, bottom=0.09, wspace=0.16, hspace=0.42)
+        narrow = drawn(4.4, 8.4, rows=4, letters=9)
+        narrow.subplots_adjust(left=0.11, right=0.985, top=0.97, bottom=0.05, hspace=0.48)
     return figure(
-        canvas,
+        wide,
+        narrow=narrow,
         alt=f"Message diagrams of four all-reduce algorithms on {n_ranks} ranks: "
         + "; ".join(counts)
         + ". The ring sends "
@@ -139,7 +158,7 @@ def message_patterns(n_ranks: int = 8) -> Any:
     )
 
 
-def _draw_pattern(axes: Any, entry: Algorithm, n_ranks: int) -> None:
+def _draw_pattern(axes: Any, entry: Algorithm, n_ranks: int, letters: float) -> None:
     schedule = entry.schedule(n_ranks)
     for place, step in enumerate(schedule.rounds):
         for message in step.messages:
@@ -154,9 +173,11 @@ def _draw_pattern(axes: Any, entry: Algorithm, n_ranks: int) -> None:
     n_rounds = len(schedule.rounds)
     axes.set_xlim(-0.3, n_rounds + 0.1)
     axes.set_ylim(n_ranks - 0.6, -0.4)
-    axes.set_yticks(range(n_ranks), [str(rank) for rank in range(n_ranks)], fontsize=8)
+    axes.set_yticks(range(n_ranks), [str(rank) for rank in range(n_ranks)], fontsize=letters)
     axes.set_xticks(
-        [place + 0.43 for place in range(n_rounds)], [str(place + 1) for place in range(n_rounds)], fontsize=8
+        [place + 0.43 for place in range(n_rounds)],
+        [str(place + 1) for place in range(n_rounds)],
+        fontsize=letters,
     )
     axes.set_xlabel("round", fontsize=9)
     axes.set_ylabel("rank", fontsize=9)
@@ -178,12 +199,15 @@ _NAME_PLACES = {
 def rounds_against_bytes(n_ranks: int = 64) -> Any:
     """Every all-reduce algorithm as a point: rounds (latency) across, buffers on the critical path (bandwidth) up."""
     points = []
-    with style():
-        canvas = Canvas(figsize=(7.2, 3.4))
+    for entry in collectives.algorithms("all-reduce"):
+        cost = entry.cost(1.0, n_ranks)
+        points.append(f"{entry.name} {cost.rounds} rounds and {cost.wire_bytes:.3g} P")
+
+    def drawn(width: float, height: float, below: str) -> Canvas:
+        canvas = Canvas(figsize=(width, height))
         axes = canvas.subplots()
         for entry in collectives.algorithms("all-reduce"):
             cost = entry.cost(1.0, n_ranks)
-            points.append(f"{entry.name} {cost.rounds} rounds and {cost.wire_bytes:.3g} P")
             role = "muted" if entry.in_network else "communication"
             axes.plot([cost.rounds], [cost.wire_bytes], "o", color=color(role), markersize=8, clip_on=False)
             right, up, side = _NAME_PLACES[entry.name]
@@ -201,7 +225,7 @@ def rounds_against_bytes(n_ranks: int = 64) -> Any:
         axes.text(
             1.75,
             bound * 0.94,
-            "no point-to-point all-reduce below",
+            below,
             va="top",
             fontsize=9,
             color=color("text"),
@@ -215,9 +239,16 @@ def rounds_against_bytes(n_ranks: int = 64) -> Any:
         axes.minorticks_off()
         axes.set_xlabel(f"rounds, {n_ranks} ranks")
         axes.set_ylabel("bytes on the way, in P")
-        canvas.subplots_adjust(left=0.1, right=0.98, top=0.96, bottom=0.18)
+        return canvas
+
+    with style():
+        wide = drawn(7.2, 3.4, "no point-to-point all-reduce below")
+        wide.subplots_adjust(left=0.1, right=0.98, top=0.96, bottom=0.18)
+        narrow = drawn(4.4, 3.4, "no point-to-point\nall-reduce below")
+        narrow.subplots_adjust(left=0.14, right=0.97, top=0.96, bottom=0.17)
     return figure(
-        canvas,
+        wide,
+        narrow=narrow,
         alt=f"Rounds against bytes on the critical path for {n_ranks} ranks, both on log scales: "
         + "; ".join(points)
         + ".",

@@ -19,7 +19,7 @@ from shardlab.transformer import parameters
 _ROLES = (("tensor", "communication"), ("data", "memory-gradients"), ("pipeline", "idle"))
 
 
-def _cells(axes: Any, laid: Mesh, own: int) -> None:
+def _cells(axes: Any, laid: Mesh, own: int, letters: float) -> None:
     """Every rank as a cell of its node; the groups of one rank in their colours."""
     groups = [(role, laid.group(own, (name,))) for name, role in _ROLES]
     for rank in range(laid.ranks):
@@ -30,7 +30,8 @@ def _cells(axes: Any, laid: Mesh, own: int) -> None:
         axes.add_patch(
             Rectangle((column, row), 0.92, 0.86, facecolor=fill, edgecolor=color("muted"), linewidth=0.6)
         )
-        axes.text(column + 0.46, row + 0.43, str(rank), ha="center", va="center", fontsize=8, color=ink)
+        place = (column + 0.46, row + 0.43)
+        axes.text(*place, str(rank), ha="center", va="center", fontsize=letters, color=ink)
     axes.set_xlim(-0.1, laid.node_gpus + 0.1)
     axes.set_ylim(laid.nodes + 0.05, -0.15)
     axes.set_yticks([row + 0.43 for row in range(laid.nodes)], [f"node {row}" for row in range(laid.nodes)])
@@ -45,11 +46,12 @@ def two_numberings() -> Any:
     """Tensor 8, data 2, pipeline 2 on four nodes of 8, tensor fastest and tensor slowest: the groups of rank 5."""
     sizes = {"tensor": 8, "data": 2, "pipeline": 2}
     orders = (("tensor", "data", "pipeline"), ("pipeline", "data", "tensor"))
-    with style():
-        canvas = Canvas(figsize=(7.2, 2.5), layout="constrained")
+
+    def drawn(width: float, height: float, columns: int, letters: float) -> Canvas:
+        canvas = Canvas(figsize=(width, height), layout="constrained")
         panels = canvas.subplots(1, 2)
         for axes, order in zip(panels, orders, strict=True):
-            _cells(axes, mesh(tuple([(name, sizes[name]) for name in order])), own=5)
+            _cells(axes, mesh(tuple([(name, sizes[name]) for name in order])), own=5, letters=letters)
             axes.set_title(f"{order[0]} fastest", fontsize=10, loc="left")
         handles = [
             Rectangle((0, 0), 1, 1, facecolor=color(role), edgecolor=color("muted"))
@@ -59,12 +61,22 @@ def two_numberings() -> Any:
             handles,
             ["rank 5", *[f"its {name} group" for name, _ in _ROLES]],
             loc="outside lower center",
-            ncols=4,
+            ncols=columns,
             frameon=False,
             fontsize=9,
         )
+        return canvas
+
+    with style():
+        wide = drawn(7.2, 2.5, columns=4, letters=8)
+        narrow = drawn(4.4, 2.6, columns=2, letters=8.7)
+        for axes in narrow.axes:
+            axes.tick_params(labelsize=9)
+        # The rows are the same nodes: named once, the cells have room for two digits.
+        narrow.axes[1].set_yticks([])
     return figure(
-        canvas,
+        wide,
+        narrow=narrow,
         alt="Two grids of 4 nodes with 8 GPUs. Left, tensor fastest: the tensor group of rank 5 is ranks 0 to 7, all of "
         "node 0; its data partner 13 and its pipeline partner 21 are on other nodes. Right, pipeline fastest and tensor "
         "slowest: its tensor group is ranks 1, 5, 9 and on to 29, two on each of the four nodes; its pipeline partner 4 and "
@@ -82,8 +94,9 @@ def sc21_degrees() -> Any:
         ("data", "memory-gradients", "data"),
     )
     steps = sc21_steps()
-    with style():
-        canvas = Canvas(figsize=(7.2, 3.4), layout="constrained")
+
+    def drawn(width: float, height: float) -> Canvas:
+        canvas = Canvas(figsize=(width, height), layout="constrained")
         axes = canvas.subplots()
         for row, step in enumerate(steps):
             start = 0.0
@@ -127,9 +140,14 @@ def sc21_degrees() -> Any:
             frameon=False,
             fontsize=9,
         )
+        return canvas
+
+    with style():
+        wide, narrow = drawn(7.2, 3.4), drawn(4.4, 3.4)
     told = "; ".join([f"{step.tensor} x {step.pipeline} x {step.data}" for step in steps])
     return figure(
-        canvas,
+        wide,
+        narrow=narrow,
         alt="Ten bars for models of 1.7 to 1008 billion parameters, tensor x pipeline x data: " + told + ".",
         caption="The layouts of SC21's Table 1. Tensor parallelism grows first, up to the 8 GPUs of a node; then the "
         "pipeline grows; data parallelism takes what is left.",

@@ -17,8 +17,9 @@ def data_parallel_step(n_ranks: int = 4) -> Any:
     """One step on every rank: forward, backward, all-reduce, update, in the order in which they happen."""
     phases = [(0, 1.0, "compute", "forward"), (1.0, 3.0, "compute", "backward")]
     phases += [(3.0, 4.6, "communication", "all-reduce"), (4.6, 5.0, "memory-optimizer", "update")]
-    with style():
-        canvas = Canvas(figsize=(7.2, 0.55 * n_ranks + 0.7), layout="constrained")
+
+    def drawn(width: float) -> Canvas:
+        canvas = Canvas(figsize=(width, 0.55 * n_ranks + 0.7), layout="constrained")
         axes = canvas.subplots()
         for rank in range(n_ranks):
             for start, end, role, label in phases:
@@ -30,8 +31,13 @@ def data_parallel_step(n_ranks: int = 4) -> Any:
         axes.set_xticks([])
         axes.set_xlabel("time, not to scale")
         axes.grid(visible=False)
+        return canvas
+
+    with style():
+        wide, narrow = drawn(7.2), drawn(4.4)
     return figure(
-        canvas,
+        wide,
+        narrow=narrow,
         alt=f"Timeline of one step on {n_ranks} ranks. Each computes forward and backward on its own share of the "
         "batch; then all take part in one all-reduce at the same time, and each updates its own copy.",
         caption="One step of data parallelism. Compute is private, the all-reduce is joint: nobody updates "
@@ -48,8 +54,9 @@ def overlap_timeline(n_ranks: int = 8, bandwidth: float = 25 * GB, bucket_bytes:
     parts = overlap.bucketed_step(
         n_ranks, forward, backward, n_bytes, bandwidth, 10 * US, bucket_bytes=bucket_bytes
     )
-    with style():
-        canvas = Canvas(figsize=(7.2, 2.9), layout="constrained")
+
+    def drawn(width: float) -> Canvas:
+        canvas = Canvas(figsize=(width, 2.9), layout="constrained")
         axes = canvas.subplots()
         for row, step in ((0.0, whole), (2.4, parts)):
             labelled_bar(axes, row, 0, forward / MS, "compute", "forward")
@@ -69,8 +76,13 @@ def overlap_timeline(n_ranks: int = 8, bandwidth: float = 25 * GB, bucket_bytes:
         axes.set_xlim(0, whole.step_time_s / MS * 1.12)
         axes.set_xlabel("time in the step, ms")
         axes.grid(visible=False)
+        return canvas
+
+    with style():
+        wide, narrow = drawn(7.2), drawn(4.4)
     return figure(
-        canvas,
+        wide,
+        narrow=narrow,
         alt=f"Two timelines of a step on {n_ranks} ranks at {bandwidth / GB:.0f} GB/s. With one bucket the all-reduce "
         f"starts after the backward pass and the step takes {whole.step_time_s / MS:.0f} ms. With buckets of "
         f"{bucket_bytes / MIB:.0f} MiB most of it runs during the backward pass and the step takes "

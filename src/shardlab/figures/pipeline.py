@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from matplotlib.figure import Figure as Canvas
@@ -43,22 +44,31 @@ def pipeline_timelines(cases: tuple[tuple[str, int, int], ...], n_stages: int = 
         simulate(name, n_stages, batches, 1.0, 1.0, 1.0, chunks=chunks) for name, batches, chunks in cases
     ]
     longest = max(run.makespan_s for run in runs)
-    with style():
-        canvas = Canvas(figsize=(7.2, (0.28 * n_stages + 0.45) * len(runs) + 0.5), layout="constrained")
-        rows = canvas.subplots(len(runs), 1, sharex=True, squeeze=False)
-        for run, (axes,) in zip(runs, rows, strict=True):
-            _draw_run(axes, run, longest)
-        rows[-1][0].xaxis.set_major_locator(MaxNLocator(integer=True))
+
+    def drawn(width: float, lines: int, letters: float, space: str) -> Canvas:
+        height = (0.28 * n_stages + 0.45) * len(runs) * lines + 0.5
+        canvas = Canvas(figsize=(width, height), layout="constrained")
+        rows = canvas.subplots(len(runs) * lines, 1, sharex=lines == 1, squeeze=False)
+        length = longest if lines == 1 else math.ceil(longest / lines)
+        for index, (axes,) in enumerate(rows):
+            run, line = runs[index // lines], index % lines
+            _draw_run(axes, run, line * length, (line + 1) * length, letters)
+            if line == 0:
+                axes.set_title(f"{_name(run)}:{space}{_result(run)}", loc="left", fontsize=9.5)
+            if lines > 1 or index == len(runs) - 1:
+                axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         rows[-1][0].set_xlabel("time, in forwards of one micro-batch")
-    return figure(canvas, alt=" ".join([_alt(run) for run in runs]), caption=caption)
+        return canvas
+
+    # A timeline is cut into lines where its shortest bars would be narrower than their numbers.
+    lines = math.ceil(longest * max(run.chunks for run in runs) * 0.1 / 3.7)
+    with style():
+        wide, narrow = drawn(7.2, 1, 8, " "), drawn(4.4, lines, 8.8, "\n")
+    return figure(wide, narrow=narrow, alt=" ".join([_alt(run) for run in runs]), caption=caption)
 
 
-def _draw_run(axes: Any, run: PipelineRun, longest: float) -> None:
-    axes.set_title(
-        f"{_name(run)}: {run.makespan_s:g} units, idle/total {100 * run.bubble_of_total:.1f} %",
-        loc="left",
-        fontsize=9.5,
-    )
+def _draw_run(axes: Any, run: PipelineRun, left: float, right: float, letters: float) -> None:
+    """What a run does between two moments."""
     axes.barh(
         range(run.stages),
         [run.makespan_s] * run.stages,
@@ -71,14 +81,17 @@ def _draw_run(axes: Any, run: PipelineRun, longest: float) -> None:
         for position, entry in enumerate(run.timeline.orders[rank]):
             start = run.timeline.starts[rank][position]
             end = run.timeline.entry_end_s(rank, position)
-            _draw_bar(axes, rank, start, end, entry, run.chunks)
-    axes.set_yticks(range(run.stages), [f"rank {rank}" for rank in range(run.stages)], fontsize=8.5)
+            if start < right and end > left:
+                _draw_bar(axes, rank, max(start, left), min(end, right), entry, run.chunks, letters)
+    axes.set_yticks(range(run.stages), [f"rank {rank}" for rank in range(run.stages)], fontsize=letters + 0.5)
     axes.set_ylim(run.stages - 0.5, -0.5)
-    axes.set_xlim(0, longest)
+    axes.set_xlim(left, right)
     axes.grid(visible=False)
 
 
-def _draw_bar(axes: Any, rank: int, start: float, end: float, entry: Any, chunks: int) -> None:
+def _draw_bar(
+    axes: Any, rank: int, start: float, end: float, entry: Any, chunks: int, letters: float
+) -> None:
     """One operation, or a backward in one go, with the number of its micro-batch."""
     (slot, batch), kind = entry[0], entry[0][0] // chunks
     place = {"y": rank, "width": end - start, "left": start, "height": 0.86}
@@ -86,7 +99,7 @@ def _draw_bar(axes: Any, rank: int, start: float, end: float, entry: Any, chunks
     axes.barh(**place, color=color("surface"), linewidth=0)
     axes.barh(**place, color=color("compute"), alpha=_SHADES[kind], edgecolor=color("surface"), linewidth=0.8)
     # A rank's second chunk is set in italics.
-    look = {"fontsize": 8, "style": "italic" if slot % chunks else "normal"}
+    look = {"fontsize": letters, "style": "italic" if slot % chunks else "normal"}
     ink = color("surface") if kind == F else color("text")
     if end - start >= 0.45:
         axes.text((start + end) / 2, rank, str(batch), ha="center", va="center", color=ink, **look)
@@ -95,6 +108,10 @@ def _draw_bar(axes: Any, rank: int, start: float, end: float, entry: Any, chunks
 def _name(run: PipelineRun) -> str:
     chunks = f", {run.chunks} chunks a rank" if run.chunks > 1 else ""
     return f"{_NAMES[run.schedule]}, m = {run.micro_batches}{chunks}"
+
+
+def _result(run: PipelineRun) -> str:
+    return f"{run.makespan_s:g} units, idle/total {100 * run.bubble_of_total:.1f} %"
 
 
 def _alt(run: PipelineRun) -> str:
@@ -117,8 +134,9 @@ def bubble_curves(n_stages: int = 8, target: float = 0.1, most: int = 96) -> Any
         ("idle/ideal", bubble_of_ideal, (0, (4, 3))),
     )
     needed = micro_batches_for_bubble(n_stages, target)
-    with style():
-        canvas = Canvas(figsize=(7.2, 2.9), layout="constrained")
+
+    def drawn(width: float, beneath: tuple[float, float]) -> Canvas:
+        canvas = Canvas(figsize=(width, 2.9), layout="constrained")
         axes = canvas.subplots()
         for name, ratio, line in ratios:
             values = [100 * ratio(n_stages, m) for m in batches]
@@ -127,7 +145,7 @@ def bubble_curves(n_stages: int = 8, target: float = 0.1, most: int = 96) -> Any
             axes.annotate(
                 name,
                 (shown, 100 * ratio(n_stages, shown)),
-                (6, 6) if name == "idle/ideal" else (-2, -11),
+                (6, 6) if name == "idle/ideal" else beneath,
                 textcoords="offset points",
                 color=color("idle-text"),
                 ha="left" if name == "idle/ideal" else "right",
@@ -143,9 +161,14 @@ def bubble_curves(n_stages: int = 8, target: float = 0.1, most: int = 96) -> Any
         axes.set_yticks(sorted({*range(0, 101, 20), round(100 * target)}))
         axes.set_xlabel("micro-batches m")
         axes.set_ylabel("bubble, %")
+        return canvas
+
+    with style():
+        wide, narrow = drawn(7.2, (-2, -11)), drawn(4.4, (9.5, -14.5))
     total, ideal = bubble_of_total(n_stages, n_stages), bubble_of_ideal(n_stages, n_stages)
     return figure(
-        canvas,
+        wide,
+        narrow=narrow,
         alt=f"Two falling curves against the micro-batches on {n_stages} stages. At m = {n_stages} idle over total is "
         f"{100 * total:.1f} % and idle over ideal {100 * ideal:.1f} %; idle over total reaches {100 * target:.0f} % at "
         f"m = {needed}, where the curves have nearly met.",

@@ -22,19 +22,22 @@ _RUNGS = (
 
 def release_ladder() -> Any:
     """From one rank to all nodes, with the check of each rung and the way back."""
-    with style():
+    passed = "100 steps pass the check: one rung on"
+    failed = "they don't: one rung back, same configuration file"
+
+    def row() -> Canvas:
         canvas = Canvas(figsize=(7.2, 2.0))
         axes = canvas.add_axes((0.09, 0.0, 0.9, 1.0))
         for index, (name, check) in enumerate(_RUNGS):
             labelled_bar(axes, 0, index, index + 0.8, "compute", name, height=0.8)
             axes.text(index + 0.4, 0.95, check, ha="center", va="center", fontsize=8, color=color("text"))
             if index:
-                _arrow(axes, index - 0.18, index - 0.02, -0.15)
-                _arrow(axes, index - 0.02, index - 0.18, 0.15)
+                _arrow(axes, (index - 0.18, -0.15), (index - 0.02, -0.15))
+                _arrow(axes, (index - 0.02, 0.15), (index - 0.18, 0.15))
         axes.text(
             2.4,
             -0.75,
-            "100 steps pass the check: one rung on    ·    they don't: one rung back, same configuration file",
+            f"{passed}    ·    {failed}",
             ha="center",
             va="center",
             fontsize=8.5,
@@ -46,8 +49,31 @@ def release_ladder() -> Any:
         axes.set_xticks([])
         axes.grid(visible=False)
         axes.spines["bottom"].set_visible(False)
+        return canvas
+
+    def stairs() -> Canvas:
+        canvas = Canvas(figsize=(4.4, 4.1))
+        axes = canvas.add_axes((0.0, 0.0, 1.0, 1.0))
+        for index, (name, check) in enumerate(_RUNGS):
+            left, floor = 0.5 * index, len(_RUNGS) - index
+            labelled_bar(axes, floor, left, left + 1.0, "compute", name, height=0.6)
+            axes.text(left + 1.1, floor, check, va="center", fontsize=9, color=color("text"))
+            if index:
+                _arrow(axes, (left + 0.17, floor + 0.66), (left + 0.17, floor + 0.34))
+                _arrow(axes, (left + 0.33, floor + 0.34), (left + 0.33, floor + 0.66))
+        for line, text in enumerate((passed, failed)):
+            axes.text(0.0, 0.02 + 0.3 * line, text, va="center", fontsize=9, color=color("muted"))
+        for left, text in ((0.4, "run"), (1.1, "check")):
+            axes.text(left, len(_RUNGS) + 0.48, text, va="center", color=color("muted"))
+        axes.set(xlim=(-0.02, 4.02), ylim=(len(_RUNGS) + 0.68, -0.2))
+        axes.axis("off")
+        return canvas
+
+    with style():
+        wide, narrow = row(), stairs()
     return figure(
-        canvas,
+        wide,
+        narrow=narrow,
         alt="Five rungs from left to right, with arrows both ways between neighbours. "
         + "; ".join([f"{name}: {check}" for name, check in _RUNGS]).replace("\n", " ")
         + ". A rung is left to the right when 100 steps pass its check, and to the left when they do not.",
@@ -56,10 +82,10 @@ def release_ladder() -> Any:
     )
 
 
-def _arrow(axes: Any, start: float, end: float, height: float) -> None:
+def _arrow(axes: Any, start: tuple[float, float], end: tuple[float, float]) -> None:
     axes.annotate(
         "",
-        xy=(end, height),
-        xytext=(start, height),
+        xy=end,
+        xytext=start,
         arrowprops={"arrowstyle": "->", "color": color("text"), "lw": 1.1, "shrinkA": 0, "shrinkB": 0},
     )

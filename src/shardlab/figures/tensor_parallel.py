@@ -17,43 +17,64 @@ from shardlab.units import MB
 
 
 def _block(
-    axes: Any, x: float, y: float, width: float, height: float, role: str, label: str, below: str = ""
+    axes: Any, x: float, y: float, height: float, role: str, label: str, below: str, letters: float
 ) -> None:
     """A matrix as a box with its name in it and its shape beneath."""
-    box = Rectangle((x, y), width, height, facecolor=color(role), edgecolor=color("text"), linewidth=0.8)
+    box = Rectangle((x, y), 0.9, height, facecolor=color(role), edgecolor=color("text"), linewidth=0.8)
     axes.add_patch(box)
-    axes.text(x + width / 2, y + height / 2, label, ha="center", va="center", fontsize=10, color=ink_on(role))
-    if below:
-        axes.text(x + width / 2, y - 0.1, below, ha="center", va="top", fontsize=8, color=color("muted"))
+    axes.text(x + 0.45, y + height / 2, label, ha="center", va="center", fontsize=10, color=ink_on(role))
+    axes.text(x + 0.45, y - 0.1, below, ha="center", va="top", fontsize=letters, color=color("muted"))
 
 
 def _sign(axes: Any, x: float, y: float, text: str, size: float = 12) -> None:
     axes.text(x, y, text, ha="center", va="center", fontsize=size, color=color("text"))
 
 
+# A rank's row from left to right: matrices (name, role, height, shape) and the signs between them (text, size).
+_MLP: tuple[tuple[Any, ...], ...] = (
+    ("X", "memory-activations", 0.7, "s·b × h"),
+    ("·", 12),
+    ("A{}", "memory-parameters", 0.9, "h × 4h/2"),
+    ("→ GELU →", 9),
+    ("H{}", "memory-activations", 0.7, "s·b × 4h/2"),
+    ("·", 12),
+    ("B{}", "memory-parameters", 0.9, "4h/2 × h"),
+    ("=", 12),
+    ("Z{}", "memory-activations", 0.7, "partial sum"),
+    ("→", 12),
+    ("Z", "memory-activations", 0.7, "s·b × h"),
+)
+
+
 def mlp_split() -> Any:
     """An MLP on two ranks: A by columns, GELU, B by rows, one all-reduce; matrices as boxes."""
-    with style():
-        canvas = Canvas(figsize=(7.2, 3.1), layout="constrained")
+
+    def drawn(size: tuple[float, float], places: tuple[float, ...], reduce: float, narrow: bool) -> Canvas:
+        """``places`` are left edges of matrices and middles of signs, ``reduce`` is the left edge of the all-reduce."""
+        canvas = Canvas(figsize=size, layout="constrained")
         axes = canvas.subplots()
         for rank, y in ((0, 2.0), (1, 0.0)):
+            # Beside its row, or above it.
             axes.text(
-                -0.15, y + 0.5, f"rank {rank}", ha="right", va="center", fontsize=10, color=color("text")
+                0.0 if narrow else -0.15,
+                y + (1.03 if narrow else 0.5),
+                f"rank {rank}",
+                ha="left" if narrow else "right",
+                va="bottom" if narrow else "center",
+                fontsize=10,
+                color=color("text"),
             )
-            _block(axes, 0.0, y + 0.15, 0.9, 0.7, "memory-activations", "X", "s·b × h")
-            _sign(axes, 1.05, y + 0.5, "·")
-            _block(axes, 1.2, y + 0.05, 0.9, 0.9, "memory-parameters", f"A{rank}", "h × 4h/2")
-            _sign(axes, 2.75, y + 0.5, "→ GELU →", 9)
-            _block(axes, 3.4, y + 0.15, 0.9, 0.7, "memory-activations", f"H{rank}", "s·b × 4h/2")
-            _sign(axes, 4.45, y + 0.5, "·")
-            _block(axes, 4.6, y + 0.05, 0.9, 0.9, "memory-parameters", f"B{rank}", "4h/2 × h")
-            _sign(axes, 5.73, y + 0.5, "=")
-            _block(axes, 5.95, y + 0.15, 0.9, 0.7, "memory-activations", f"Z{rank}", "partial sum")
-            _sign(axes, 8.05, y + 0.5, "→")
-            _block(axes, 8.3, y + 0.15, 0.9, 0.7, "memory-activations", "Z", "s·b × h")
+            for x, (name, *look) in zip(places, _MLP, strict=True):
+                if len(look) == 1:
+                    _sign(axes, x, y + 0.5, name.replace("→ GELU ", "GELU\n") if narrow else name, look[0])
+                    continue
+                role, height, shape = look
+                below = shape.replace(" ", "\n", 1) if narrow else shape
+                letters = 8.8 if narrow else 8
+                _block(axes, x, y + 0.5 - height / 2, height, role, name.format(rank), below, letters)
         axes.add_patch(
             Rectangle(
-                (7.15, 0.05),
+                (reduce, 0.05),
                 0.7,
                 2.9,
                 facecolor=color("communication"),
@@ -61,12 +82,22 @@ def mlp_split() -> Any:
                 linewidth=0.8,
             )
         )
-        axes.text(7.5, 1.5, "all-reduce", ha="center", va="center", rotation=90, fontsize=10, color=INK)
-        axes.set_xlim(-0.9, 9.3)
-        axes.set_ylim(-0.45, 3.1)
+        axes.text(
+            reduce + 0.35, 1.5, "all-reduce", ha="center", va="center", rotation=90, fontsize=10, color=INK
+        )
+        axes.set_xlim(-0.02 if narrow else -0.9, places[-1] + (0.92 if narrow else 1.0))
+        axes.set_ylim(-0.5 if narrow else -0.45, 3.3 if narrow else 3.1)
         axes.axis("off")
+        return canvas
+
+    with style():
+        places = (0.0, 1.05, 1.2, 2.75, 3.4, 4.45, 4.6, 5.73, 5.95, 8.05, 8.3)
+        wide = drawn((7.2, 3.1), places, 7.15, narrow=False)
+        places = (0.0, 1.02, 1.14, 2.48, 2.92, 3.93, 4.05, 5.15, 5.35, 7.31, 7.5)
+        narrow = drawn((4.4, 3.2), places, 6.42, narrow=True)
     return figure(
-        canvas,
+        wide,
+        narrow=narrow,
         alt="Two ranks, one row each. Both hold the whole input X. Rank 0 multiplies by A0, the left half of the columns "
         "of A, applies GELU, multiplies by B0, the upper half of the rows of B, and gets a partial sum Z0. Rank 1 does "
         "the same with A1 and B1. One all-reduce adds Z0 and Z1, and both ranks hold Z.",
@@ -97,22 +128,35 @@ _SEQUENCE = (
 
 def layer_collectives_line() -> Any:
     """One layer's forward pass on a rank, tensor and sequence parallel: what is whole, what is split, what is sent."""
-    with style():
-        canvas = Canvas(figsize=(7.2, 2.2), layout="constrained")
+
+    def drawn(size: tuple[float, float], lines: int, along: str) -> Canvas:
+        canvas = Canvas(figsize=size, layout="constrained")
         axes = canvas.subplots()
-        for row, pieces in ((0.0, _TENSOR), (1.3, _SEQUENCE)):
-            start = 0.0
-            for label, role, width in pieces:
+        apart = 1.3 + 0.9 * (lines - 1)
+        for top, pieces in ((0.0, _TENSOR), (apart, _SEQUENCE)):
+            length = len(pieces) // lines
+            for index, (label, role, width) in enumerate(pieces):
+                row = top + 0.9 * (index // length)
+                if index % length == 0:
+                    start = 0.0
                 labelled_bar(axes, row, start, start + width, role, label if width > 0.4 else "", height=0.75)
                 start += width
-        axes.set_yticks([0.0, 1.3], ["tensor\nparallel", "sequence\nparallel"])
-        axes.set_ylim(2.0, -0.6)
-        axes.set_xlim(0, 8.35)
+        middle = 0.45 * (lines - 1)
+        axes.set_yticks([middle, apart + middle], ["tensor\nparallel", "sequence\nparallel"])
+        axes.set_ylim(2 * apart - 0.6, -0.6)
+        axes.set_xlim(0, 8.3 / lines + 0.05)
         axes.set_xticks([])
-        axes.set_xlabel("forward pass of one layer, not to scale")
+        axes.set_xlabel(along)
         axes.grid(visible=False)
+        return canvas
+
+    with style():
+        wide = drawn((7.2, 2.2), 1, "forward pass of one layer, not to scale")
+        # Attention's half of the layer above the MLP's.
+        narrow = drawn((4.4, 3.2), 2, "forward pass of one layer,\nline by line, not to scale")
     return figure(
-        canvas,
+        wide,
+        narrow=narrow,
         alt="Two rows. Tensor parallel: norm on all tokens, attention on the rank's own heads, all-reduce, norm on all "
         "tokens, the rank's part of the MLP, all-reduce. Sequence parallel: norm on the rank's own tokens, all-gather, "
         "attention, reduce-scatter, norm on own tokens, all-gather, MLP, reduce-scatter.",
@@ -138,8 +182,9 @@ def kept_activations(
         # norms, both inputs and the dropout masks: 10 of the 34 bytes per token and column
         whole = 10.0 * sequence * micro_batch * hidden / (t if split else 1)
         rows.append((name, whole, layer.kept_bytes - whole))
-    with style():
-        canvas = Canvas(figsize=(7.2, 2.7), layout="constrained")
+
+    def drawn(width: float) -> Canvas:
+        canvas = Canvas(figsize=(width, 2.7), layout="constrained")
         axes = canvas.subplots()
         for index, (_, whole, rest) in enumerate(rows):
             labelled_bar(axes, index, 0, (whole + rest) / MB, "memory-activations")
@@ -154,11 +199,16 @@ def kept_activations(
         axes.set_xlim(0, (rows[0][1] + rows[0][2]) / MB * 1.15)
         axes.set_xlabel("kept by one rank for one layer, MB")
         axes.grid(visible=False)
+        return canvas
+
+    with style():
+        wide, narrow = drawn(7.2), drawn(4.4)
     listed = ", ".join(
         [f"{name} {(whole + rest) / MB:.0f} MB".replace("\n", " ") for name, whole, rest in rows]
     )
     return figure(
-        canvas,
+        wide,
+        narrow=narrow,
         alt=f"Bars: activations of one layer on one rank of {ranks}, h = {hidden}, s = {sequence}, b = {micro_batch}: {listed}.",
         caption=f"Activations of one GPT-3 layer on one of {ranks} ranks. Striped: norms, layer inputs and "
         "dropout masks. Tensor parallelism alone leaves that part "

@@ -39,8 +39,6 @@ def memory_over_a_step(name: str = "llama2-7b", sequence: int = 4096) -> Any:
     states = model_states(float(parameters(model)))
     layer, head = _kept_per_layer(model, sequence)
     depth = model.layers
-    # Forward takes one unit of time, backward two, the update a short one.
-    times = [0.0, 0.94, 1.0, 1.12, 3.0, 3.4]
     activations = [0.0, depth * layer, depth * layer + head, depth * layer, 0.0, 0.0]
     gradients = [0.0, 0.0, 0.0, 0.0, states.gradients, states.gradients]
     parts = (
@@ -50,8 +48,11 @@ def memory_over_a_step(name: str = "llama2-7b", sequence: int = 4096) -> Any:
         ("activations", "memory-activations", activations),
     )
     peak = (states.total_bytes - states.gradients + depth * layer + head) / GB
-    with style():
-        canvas = Canvas(figsize=(7.2, 3.2))
+
+    def drawn(width: float, height: float, end: float) -> Canvas:
+        # Forward takes one unit of time, backward two, the update a short one.
+        times = [0.0, 0.94, 1.0, 1.12, 3.0, end]
+        canvas = Canvas(figsize=(width, height))
         axes = canvas.subplots()
         base = [0.0] * len(times)
         for _, role, values in parts:
@@ -66,16 +67,24 @@ def memory_over_a_step(name: str = "llama2-7b", sequence: int = 4096) -> Any:
             (1.07, optimizer + weights + 6, "activations", ink_on("memory-activations")),
         ):
             axes.text(x, y, text, ha="center", va="center", fontsize=9, color=ink)
-        for x, text in ((0.5, "forward"), (2.0, "backward"), (3.2, "update")):
+        for x, text in ((0.5, "forward"), (2.0, "backward"), ((3.0 + end) / 2, "update")):
             axes.text(x, 1.2 * peak, text, ha="center", va="center", fontsize=10, color=color("muted"))
         for x in (1.0, 3.0):
             axes.axvline(x, color=color("muted"), linewidth=0.75, linestyle=(0, (2, 3)))
-        axes.set(xlim=(0, 3.4), ylim=(0, 1.28 * peak), xticks=[])
+        axes.set(xlim=(0, end), ylim=(0, 1.28 * peak), xticks=[])
         axes.set_xlabel("time in the step, not to scale")
         axes.set_ylabel("GB")
+        return canvas
+
+    with style():
+        wide = drawn(7.2, 3.2, 3.4)
+        # The update is longer there, for its name.
+        narrow = drawn(4.4, 3.2, 3.7)
+        narrow.subplots_adjust(left=0.14, right=0.99, top=0.97, bottom=0.1)
     after = states.total_bytes / GB
     return figure(
-        canvas,
+        wide,
+        narrow=narrow,
         alt=f"Stacked areas of memory over one step of {name}. Optimizer state and parameters stay the same. Activations "
         f"rise through the forward pass and fall through the backward pass, while gradients grow. "
         f"The total is {peak:.1f} GB at the end of the forward pass and {after:.1f} GB at the update.",
@@ -95,19 +104,27 @@ _SPLITS = (
 
 def what_is_split() -> Any:
     """Two ranks, four layers, four samples: which part each rank holds under four ways of splitting."""
-    with style():
-        canvas = Canvas(figsize=(7.2, 3.0))
-        for index, axes in enumerate(canvas.subplots(1, 4)):
+
+    def drawn(width: float, height: float, rows: int, letters: float) -> Canvas:
+        canvas = Canvas(figsize=(width, height))
+        for index, axes in enumerate(canvas.subplots(rows, 4 // rows).flat):
             name, travels, samples, held = _SPLITS[index]
             for rank in range(2):
-                _rank(axes, 1.45 * rank, rank, samples, held[rank])
+                _rank(axes, 1.45 * rank, rank, samples, held[rank], letters)
             axes.set(xlim=(-0.1, 2.6), ylim=(6.7, -1.0), xticks=[], yticks=[])
             axes.spines["bottom"].set_visible(False)
             axes.set_title(name, fontsize=10)
-            axes.text(1.22, 6.3, travels, ha="center", fontsize=8, color=color("communication-text"))
-        canvas.subplots_adjust(left=0.01, right=0.99, top=0.88, bottom=0.02, wspace=0.12)
+            axes.text(1.22, 6.3, travels, ha="center", fontsize=letters, color=color("communication-text"))
+        return canvas
+
+    with style():
+        wide = drawn(7.2, 3.0, rows=1, letters=8)
+        wide.subplots_adjust(left=0.01, right=0.99, top=0.88, bottom=0.02, wspace=0.12)
+        narrow = drawn(4.4, 5.2, rows=2, letters=9)
+        narrow.subplots_adjust(left=0.01, right=0.99, top=0.94, bottom=0.01, wspace=0.12, hspace=0.22)
     return figure(
-        canvas,
+        wide,
+        narrow=narrow,
         alt="Four diagrams of two ranks with four layers and four samples. Data parallel: each rank has all layers and half "
         "of the samples. ZeRO-3: each rank keeps half of every layer and works on half of the samples. Tensor "
         "parallel: each rank keeps half of every layer and works on all samples. Pipeline parallel: each rank keeps "
@@ -118,8 +135,10 @@ def what_is_split() -> Any:
     )
 
 
-def _rank(axes: Any, left: float, rank: int, samples: int, held: tuple[int, int, float, float]) -> None:
-    axes.text(left + 0.5, -0.6, f"rank {rank}", ha="center", fontsize=8, color=color("muted"))
+def _rank(
+    axes: Any, left: float, rank: int, samples: int, held: tuple[int, int, float, float], letters: float
+) -> None:
+    axes.text(left + 0.5, -0.6, f"rank {rank}", ha="center", fontsize=letters, color=color("muted"))
     for sample in range(4):
         mine = samples == 4 or sample // 2 == rank
         axes.add_patch(

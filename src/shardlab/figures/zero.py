@@ -24,9 +24,10 @@ def zero_stages(n_ranks: int = 4) -> Any:
         ("optimizer", recipe.stage1_bytes, 1),
     )
     totals = [model_states(1.0, n_ranks, stage).bytes_per_parameter for stage in range(4)]
-    with style():
-        canvas = Canvas(figsize=(7.4, 3.9), layout="constrained")
-        for stage, axes in enumerate(canvas.subplots(1, 4, sharey=True)):
+
+    def drawn(width: float, height: float, rows: int) -> Canvas:
+        canvas = Canvas(figsize=(width, height), layout="constrained")
+        for stage, axes in enumerate(canvas.subplots(rows, 4 // rows, sharey=True).flat):
             for rank in range(n_ranks):
                 bottom = 0.0
                 for kind, height, first in blocks:
@@ -43,9 +44,14 @@ def zero_stages(n_ranks: int = 4) -> Any:
             axes.tick_params(axis="both", length=0)
             axes.spines[["left", "bottom"]].set_visible(False)
             axes.grid(visible=False)
+        return canvas
+
+    with style():
+        wide, narrow = drawn(7.4, 3.9, rows=1), drawn(4.4, 6.6, rows=2)
     figures = ", ".join([f"stage {stage} {total:g}" for stage, total in enumerate(totals)])
     return figure(
-        canvas,
+        wide,
+        narrow=narrow,
         alt=f"Four panels, one for each stage, with {n_ranks} ranks each. At stage 0 every rank holds whole blocks of "
         f"parameters, gradients and optimizer state. Each stage replaces one more block by a slice of 1/{n_ranks}, another "
         f"on every rank, the optimizer first. Bytes per parameter on each rank: {figures}.",

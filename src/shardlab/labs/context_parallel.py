@@ -290,12 +290,14 @@ class ContextParallelRun(LabRun):
         most, least = (
             choose(sum(row.counted) for row in self.work_rows(n, SPLITS[0])) for choose in (max, min)
         )
+        zigzagged = self.work_rows(n, SPLITS[1])[0]
         return (
             f"Dealt out in order over {ranks_words(n)}, the last rank computes {most:,} pairs and the first {least:,}: "
             f"{most / least:.1f} times as many. Every step waits for its busiest rank, so the ring takes "
             f"{plain.slowdown:.2f} times as long as fair shares would. Dealt out in a zigzag, each rank has one early and "
             f"one late piece: the same work in every step, a slowdown of {zigzag.slowdown:.2f}. The count meets the model "
-            "pair by pair. What is computed is a little more: tiles on the diagonal are half hidden."
+            f"pair by pair. What is computed is {sum(zigzagged.computed) / sum(zigzagged.counted):.2f} times as much in the "
+            "zigzag: tiles on the diagonal are half hidden."
         )
 
     def _traffic_words(self) -> str:

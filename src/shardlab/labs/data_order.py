@@ -655,7 +655,8 @@ class DataOrderRun(LabRun):
         every, active = self.join_row(True), self.join_row(False)
         return (
             "join lets a rank that has run out answer the others' all-reduces with zeros. By default the sum is still "
-            f"divided by all ranks ({every.divisors[-1]:.0f} in the last step, where {every.active[-1]} have a batch), "
+            f"divided by all ranks ({every.divisors[-1]:.0f} in the last step, where {ranks_words(every.active[-1])} still "
+            f"{'has' if every.active[-1] == 1 else 'have'} a batch), "
             "so every batch of the epoch weighs the same and late steps are short. With "
             f"divide_by_initial_world_size=False it is divided by those that still have one "
             f"({active.divisors[-1]:.0f}): a mean over the active ranks, and the last batches weigh "

@@ -232,8 +232,8 @@ class PipelineLabRun(LabRun):
             ),
             rows=tuple(rows),
             notes=(
-                "Predicted: the executor of shardlab.models.pipeline with these times and free transfers; "
-                f"{self._ordered_words()}Every operation is stretched to its time by sleeping.",
+                "Predicted: the executor of shardlab.models.pipeline with these times and free transfers"
+                f"{self._ordered_words()}. Every operation is stretched to its time by sleeping.",
             ),
         )
 
@@ -246,7 +246,7 @@ class PipelineLabRun(LabRun):
 
     def _ordered_words(self) -> str:
         names = [row.name for row in self.schedules if SCHEDULES[row.name].model is None]
-        return f"for {' and '.join(names)} from the order that torch ran. " if names else ""
+        return f"; for {' and '.join(names)} from the order that torch ran" if names else ""
 
     def _memory_table(self) -> Table:
         rows = [

@@ -263,8 +263,8 @@ class StragglerRun(LabRun):
                 f"{row.step_s / alone.step_s:.2f})"
             )
         return (
-            f"No rank need be worse than another: {' and '.join(parts)}. The maximum of more draws is larger, and it "
-            "grows faster with a long tail."
+            f"No rank need be worse than another: {' and '.join(parts)}. The maximum of more draws is larger; with a "
+            "long tail it keeps growing with every doubling of the ranks, and on many ranks that costs more."
         )
 
     def _miss_words(self) -> str:

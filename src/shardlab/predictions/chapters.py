@@ -101,7 +101,8 @@ def what_collectives_cost() -> Prediction:
                 prompt="And for 1 GB?",
                 key=large.time_s / MS,
                 unit="ms",
-                why=f"Every rank has to send almost the buffer twice: {large.algorithm}.",
+                why="Every rank has to send almost the whole buffer twice: "
+                f"{large.algorithm.replace('rabenseifner', 'Rabenseifner')}.",
                 at=(1 * GB,),
                 scale=MS,
             ),

@@ -1,7 +1,7 @@
 // Horizontal stacked bars, one for each category, with named limits.
 
 import { svg } from "../../common/dom.js";
-import { bandsOf, fittingRight, makePlane, scaleOf, write } from "./plane.js";
+import { bandsOf, fittingRight, makePlane, ROUNDING, scaleOf, write } from "./plane.js";
 import { textured } from "./texture.js";
 
 const MOST_TEXTS = 8; // more bars are too thin for a text each
@@ -42,7 +42,7 @@ export function drawBars(panel, width, { short }) {
     const length = LETTER * text.length;
     const end = at(sums[index]);
     const { middle } = band(index);
-    if (end + GAP + length > width && end - GAP - length > plane.left) {
+    if (end + GAP + length > width + ROUNDING && end - GAP - length > plane.left) {
       plane.add(write(text, end - GAP, middle, "text", { ...look, anchor: "end" }));
     } else {
       plane.add(write(text, Math.max(plane.left + GAP, Math.min(end + GAP, width - length)), middle, "text", look));

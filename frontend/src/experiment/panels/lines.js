@@ -47,7 +47,7 @@ export function drawLines(panel, width, { pick, short }) {
     room.take({ left: at - DOT, right: at + DOT, top: value - DOT, bottom: value + DOT });
   }
   const names = series.map(({ label_place: place }) => bottom + (top - bottom) * place);
-  const nameAt = spread(names, NAMES_APART, HALF_LABEL, height - HALF_LABEL);
+  const nameAt = spread(names, NAMES_APART, HALF_LABEL, bottom); // below stand the ticks
   series.forEach(({ label }, index) => room.take(boxOf(label, right + 6, nameAt[index])));
   for (const { value, label, side, align } of limits) {
     const at = atY(value);

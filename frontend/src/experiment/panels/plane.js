@@ -26,6 +26,9 @@ export function bandsOf(count, from, to, padding) {
   };
 }
 
+// Pixels by which what was made to fit exactly may seem too wide.
+export const ROUNDING = 0.5;
+
 // Where an axis ends so that what is written after its bars fits the width; no shorter than `least` of its length.
 // `items` are [value, pixels wanted after it].
 export function fittingRight(axis, left, right, width, items, least = 0.62) {

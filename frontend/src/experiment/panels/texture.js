@@ -9,7 +9,11 @@ export function textured() {
     const key = `${role} ${texture}`;
     if (!patterns.has(key)) {
       const id = uniqueId("sl-pattern");
-      const stroke = { stroke: color(role), "stroke-width": texture === "hatch" ? 2.5 : 1.5 };
+      // Idle time is paler than any other role: stripes of its own colour could not be seen on a light page.
+      const stroke =
+        role === "idle"
+          ? { stroke: color("idle-text"), "stroke-width": 1 }
+          : { stroke: color(role), "stroke-width": texture === "hatch" ? 2.5 : 1.5 };
       const size = texture === "hatch" ? 6 : 4;
       patterns.set(
         key,

@@ -1,7 +1,7 @@
 // Lanes over time: what runs when, with named limits and ranges.
 
 import { color, svg } from "../../common/dom.js";
-import { bandsOf, fittingRight, line, makePlane, scaleOf, textRole, write } from "./plane.js";
+import { bandsOf, fittingRight, line, makePlane, ROUNDING, scaleOf, textRole, write } from "./plane.js";
 import { textured } from "./texture.js";
 
 // About the width of one letter of a label.
@@ -15,7 +15,7 @@ export function drawTimeline(panel, width, { short }) {
   const left = 12 + 6.6 * longest;
   const wanted = [
     ...spans.filter(({ label }) => label).map(({ end, label }) => [end, 5 + LETTER * label.length]),
-    ...brackets.map(({ high, label }) => [high, 9 + BOLD_LETTER * label.length]),
+    ...brackets.map(({ high, at: here, label }) => [Math.max(high, here), 9 + BOLD_LETTER * label.length]),
   ];
   const right = width - fittingRight(time, left, width - 12, width, wanted);
   const plane = makePlane(width, height, { left, right, top: 20, bottom: 38 });
@@ -43,14 +43,16 @@ export function drawTimeline(panel, width, { short }) {
     const { top, height: thick, middle } = lane(index);
     const look = { "stroke-width": 1.5 };
     const length = BOLD_LETTER * label.length;
-    const before = at(high) + 9 + length > width && at(low) - 9 - length > plane.left;
+    // The dot may lie outside its bracket, and the label belongs to the dot.
+    const [first, last] = [at(Math.min(low, here)), at(Math.max(high, here))];
+    const before = last + 9 + length > width + ROUNDING && first - 9 - length > plane.left;
     plane.add(
       line(at(low), middle, at(high), middle, "muted", look),
       ...[low, high].map((end) => line(at(end), top + 3, at(end), top + thick - 3, "muted", look)),
       svg("circle", { cx: at(here), cy: middle, r: 5, fill: color("text") }),
       before
-        ? write(label, at(low) - 9, middle, "text", { halo: true, bold: true, anchor: "end" })
-        : write(label, beside(at(high) + 9, BOLD_LETTER, label), middle, "text", { halo: true, bold: true }),
+        ? write(label, first - 9, middle, "text", { halo: true, bold: true, anchor: "end" })
+        : write(label, beside(last + 9, BOLD_LETTER, label), middle, "text", { halo: true, bold: true }),
     );
   }
   texture.addTo(plane.root);

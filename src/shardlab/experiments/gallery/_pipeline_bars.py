@@ -11,6 +11,9 @@ LANES_TITLE = "Who works when: forward solid, gradients striped, idle grey. Righ
 ROOM = 1.14
 """How much longer than the step the axis is, for the texts at its end."""
 
+CHOSEN = "▸ "
+"""Stands before the name of what the reader has chosen."""
+
 _TEXTURES = ("solid", "light", "hatch")
 _OPERATIONS = ("forward", "input gradient", "weight gradient")
 _MOST_BARS = 200
@@ -77,31 +80,29 @@ def spans(
     return found
 
 
-def ledger(
-    names: list[str], runs: list[tuple[float, float] | None], work_s: float, instead: str
-) -> dict[str, Any]:
-    """The table of several schedules on the same work.
+def ledger(names: list[str], runs: list[tuple[float, float] | None], work_s: float) -> dict[str, Any]:
+    """The table of several schedules on the same work, a row for each.
 
     Args:
-        names: of the schedules.
-        runs: (step in seconds, in flight on rank 0) of each, or None.
+        names: of the schedules; the reader's begins with ``CHOSEN``.
+        runs: (step in seconds, in flight on rank 0) of each, or None where there is no run.
         work_s: work of a rank in the step, seconds, mean.
-        instead: stands where there is no run.
     """
-    rows = [["idle/total"], ["idle/ideal"], ["in flight"]]
-    columns = [""]
+    rows = []
     for name, run in zip(names, runs):
-        columns.append(name)
-        texts = [instead, instead, instead]
+        row = [name, "–", "–", "–"]
         if run:
             idle_s = max(run[0] - work_s, 0.0)
-            texts = [
+            row = [
+                name,
                 words.percent(idle_s / run[0]),
                 words.percent(idle_s / work_s),
                 words.plain_number(run[1]),
             ]
-        for row, text in zip(rows, texts):
-            row.append(text)
+        rows.append(row)
     return chart.table(
-        title="The same work under other schedules. In flight: rank 0, peak", columns=columns, rows=rows
+        title="The same work under other schedules. In flight: rank 0, peak",
+        columns=["", "idle/total", "idle/ideal", "in flight"],
+        rows=rows,
+        strong_rows=[index for index, name in enumerate(names) if name.startswith(CHOSEN)],
     )

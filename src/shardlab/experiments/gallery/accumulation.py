@@ -151,13 +151,14 @@ def _step_panel(setting: _Setting) -> dict[str, Any]:
     left = setting.step_s - now
     if left > 1e-9 * setting.step_s:
         spans.append(chart.span(1, now, setting.step_s, "communication"))
+    # A lane of its own: a line at the end of the step would cross the label of the last micro-step.
+    spans.append(chart.span(2, 0.0, setting.step_s, "muted", words.seconds(setting.step_s), text_role="text"))
     return chart.timeline(
         title=f"One optimizer step, {_NAMES[setting.stage]}: {setting.batch} samples, learning rate × "
         + words.amount(setting.lr_factor),
-        lanes=["compute", "communication"],
+        lanes=["compute", "communication", "step"],
         time=chart.time_axis("time", 1.2 * setting.step_s, about=5),
         spans=spans,
-        limits=[chart.limit(setting.step_s, words.seconds(setting.step_s), align="end")],
         alt=f"Time line of one optimizer step: {words.plural(steps, 'micro-step')} of {words.seconds(MICRO_STEP_S)}, "
         f"{words.seconds(total_s)} of communication {'in pieces after each' if after_each else 'after the last'}; together "
         f"{words.seconds(setting.step_s)}.",
@@ -201,11 +202,21 @@ def _rate_words(setting: _Setting) -> str:
     if setting.batch == setting.base_batch:
         return "Micro-batch times micro-steps times ranks is what counts, not how it is split."
     factor = words.ratio(setting.lr_factor)
+    if setting.growth < 1:
+        return _smaller_batch_words(setting, factor)
     if setting.rule == "linear":
         return f"The linear rule makes the learning rate {factor}, after a warm-up; it is a rule for SGD and fails for very large batches."
     if setting.rule == "sqrt":
         return f"The square-root rule makes the learning rate {factor}; for Adam it moves the two decay rates as well."
     return f"The learning rate stays: fewer updates of the same size for the same samples. A rule would suggest {words.ratio(scaled_learning_rate(1.0, setting.base_batch, setting.batch, 'sqrt'))} (Adam) or {words.ratio(setting.growth)} (SGD)."
+
+
+def _smaller_batch_words(setting: _Setting, factor: str) -> str:
+    if setting.rule == "linear":
+        return f"The linear rule makes the learning rate {factor}: a smaller batch takes more updates, each of them shorter; it is a rule for SGD."
+    if setting.rule == "sqrt":
+        return f"The square-root rule makes the learning rate {factor}; for Adam it moves the two decay rates as well."
+    return f"The learning rate stays: more updates of the same size for the same samples, from noisier gradients. A rule would suggest {words.ratio(scaled_learning_rate(1.0, setting.base_batch, setting.batch, 'sqrt'))} (Adam) or {words.ratio(setting.growth)} (SGD)."
 
 
 def _traffic_words(setting: _Setting) -> str:

@@ -95,7 +95,10 @@ def _knob(kind: str, value: float) -> str:
 
 
 def _knob_text(case: _Case) -> str:
-    return f"{case.pattern.knob}: {_knob(case.pattern.knob_kind, case.found.knob)}"
+    value = case.found.knob
+    if case.pattern.name == "one-big-unit":
+        value = min(value, case.run.model.layers)  # a unit holds at most the whole model
+    return f"{case.pattern.knob}: {_knob(case.pattern.knob_kind, value)}"
 
 
 def _total(values: tuple[float, ...]) -> float:
@@ -265,18 +268,23 @@ def _broken_words(case: _Case) -> list[str]:
     if _excused(case):
         first = "No anti-pattern here: without sharding more than the optimizer the states do not fit into one GPU."
     elif size < _SLIGHT:
-        first = f"Hardly any damage at this setting: {amount} {pattern.damage_name}. {pattern.harmless}"
+        # One batch too few hangs the job: the number is small, the damage is not.
+        opening = "A small number" if pattern.name == "uneven-ranks" else "Hardly any damage at this setting"
+        first = f"{opening}: {amount} {pattern.damage_name}. {pattern.harmless}"
     else:
         first = (
             f"Damage: {amount} {pattern.damage_name}, {_row_text(case.found, _worst(case.found))} against "
             f"{_row_text(case.found, case.found.rows[0])} ({_knob_text(case)})."
         )
-    return [
+    found = [
         first,
         f"Symptom: {pattern.symptom}",
         f"How to tell: {pattern.tell}",
         f"The mend: {pattern.mend}",
     ]
+    if _excused(case):
+        found.pop(1)  # no memory is half empty where the states need it
+    return found
 
 
 def _excused(case: _Case) -> bool:

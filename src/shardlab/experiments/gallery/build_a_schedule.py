@@ -6,7 +6,7 @@ from typing import Any
 
 from shardlab.experiments import chart, words
 from shardlab.experiments.controls import Experiment, Preset, choice, slider
-from shardlab.experiments.gallery._pipeline_bars import LANES_TITLE, ROOM, batches, ledger, spans
+from shardlab.experiments.gallery._pipeline_bars import CHOSEN, LANES_TITLE, ROOM, batches, ledger, spans
 from shardlab.models.pipeline import PipelineRun, execute, schedule_operations, schedule_problems, simulate
 from shardlab.models.pipeline_executor import Timeline, pipeline_model, run_orders
 from shardlab.models.pipeline_orders import read_orders, with_whole_backwards
@@ -160,7 +160,7 @@ def _timeline_panel(built: _Built) -> dict[str, Any]:
 
 
 def _compared_panel(built: _Built) -> dict[str, Any]:
-    names, runs = ["▸ yours"], [built.run]
+    names, runs = [f"{CHOSEN}yours"], [built.run]
     for (_, name), run in zip(_KNOWN, built.known):
         names.append(name)
         runs.append(run)
@@ -168,7 +168,6 @@ def _compared_panel(built: _Built) -> dict[str, Any]:
         names,
         [(run.makespan_s, run.in_flight_peak[0]) if run else None for run in runs],
         3 * built.micro_batches * OPERATION_S,
-        "never ends",
     )
 
 

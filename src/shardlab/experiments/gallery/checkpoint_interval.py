@@ -44,7 +44,7 @@ _RESTARTS = (10, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200)
 _GPU_DAYS = (50, 100, 200, 500, 1000, 2000, 5000, 10000)
 _POINTS = 48
 # From this factor on Young's interval is called wrong.
-_APART = 1.5
+_APART = 1.25
 
 
 class Losses:
@@ -198,12 +198,12 @@ def _failure_panel(setting: _Setting) -> dict[str, Any]:
     most = 1.25 * (again + lost)
     return chart.timeline(
         title="One failure, half way through your interval",
-        lanes=["kept", "lost", "to recover"],
+        lanes=["saved", "lost", "to recover"],
         time=chart.time_axis("time", most),
         spans=[
             chart.span(0, 0.0, compute, "compute"),
-            chart.span(0, compute, compute + write, "communication", "saved"),
-            chart.span(1, compute + write, fails, "compute", "lost", "light", "text"),
+            chart.span(0, compute, compute + write, "communication"),
+            chart.span(1, compute + write, fails, "compute", "", "light"),
             chart.span(2, fails, again, "idle", "", "hatch"),
             chart.span(2, again, again + lost, "compute", "as before"),
         ],

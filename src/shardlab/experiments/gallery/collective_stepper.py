@@ -116,13 +116,20 @@ def _graph_panel(
     for message in arrived:
         pair = (message.source, message.destination)
         amounts[pair] = amounts.get(pair, 0) + len(message.chunks)
-    few = len(amounts) <= _LABELLED_ARROWS
+    # One amount for all stands in the title: arrows between opposite ranks would pile their labels up in the middle.
+    alike = len(set(amounts.values())) == 1
+    labelled = not alike and len(amounts) <= _LABELLED_ARROWS
     arrows = [
-        chart.arrow(source, target, label=_fraction(amounts[source, target], play) if few else "")
+        chart.arrow(source, target, label=_fraction(amounts[source, target], play) if labelled else "")
         for source, target in sorted(amounts)
     ]
+    title = "Who sends to whom"
+    if alike:
+        title += f" ({_fraction(max(amounts.values()), play)} P each)"
+    elif labelled and arrows:
+        title += " (× P)"
     return chart.graph(
-        title="Who sends to whom (× P)",
+        title=title,
         nodes=nodes,
         arrows=arrows,
         middle=[] if arrows else [_rounds_text(play, position), phase],
@@ -164,10 +171,14 @@ def _holdings_panel(play: Play, collective: str, needed: int, position: int) -> 
         ]
         title = f"Contributions summed, of {n}" if needed > 1 else "Who holds which chunk"
         row_label, most = "chunk", needed
+    rows = [str(row) for row in range(len(counts))]
+    if len(rows) == 1:
+        # A buffer in one piece is one row, too low for "chunk" beside it.
+        rows, row_label = ["P"], ""
     return chart.matrix(
         title=title,
         columns=[str(rank) for rank in range(n)],
-        rows=[str(row) for row in range(len(counts))],
+        rows=rows,
         column_label="rank",
         row_label=row_label,
         texts=[[str(count) if count else "" for count in row] for row in counts],

@@ -237,14 +237,20 @@ def _time_panel(setting: _Setting) -> dict[str, Any]:
 def _memory_panel(setting: _Setting) -> dict[str, Any]:
     everything = setting.layers * setting.layer_bytes
     most = max(setting.held_bytes)
-    limits = [chart.limit(everything, "all weights", align="end")] if everything <= 1.3 * most else []
+    stacks = [chart.stack("on top of the shards", "memory-parameters", setting.held_bytes, texture="light")]
+    limits = []
+    if everything <= 1.3 * most:
+        # Up to the line, so that what is held stands beyond it.
+        rest = [max(everything - held, 0.0) for held in setting.held_bytes]
+        if max(rest) > 0:
+            stacks.append(chart.stack("up to all weights", "grid", rest))
+        limits.append(chart.limit(everything, "all weights", align="end"))
+        most = max(most, everything)
     return chart.bars(
         title="Most held whole: weights and gradients",
         categories=_ahead_names(setting),
         value=chart.size_axis("bytes", 1.36 * most),
-        stacks=[
-            chart.stack("on top of the shards", "memory-parameters", setting.held_bytes, texture="light")
-        ],
+        stacks=stacks,
         limits=limits,
         texts=[words.n_bytes(held) for held in setting.held_bytes],
         alt="Bars: whole weights and gradients on a rank, at most: "
@@ -294,10 +300,16 @@ def _waiting(setting: _Setting) -> str:
         return f"{opening}: the link needs {link} and compute only {compute}, which no prefetch can change."
     if setting.ahead == 0:
         return f"{opening}: nothing is gathered ahead, so every layer waits for its weights."
-    return (
-        f"{opening}, though the link needs {link} and compute {compute}: the first gather and the last reduce-scatter "
-        "have nothing to hide under."
-    )
+    return f"{opening}, though the link needs {link} and compute {compute}: {_unhidden(setting)} nothing to hide under."
+
+
+def _unhidden(setting: _Setting) -> str:
+    """What compute waits for where the link is the faster of the two."""
+    if setting.reshard:
+        return "the first gather of each pass and the last reduce-scatter have"
+    if setting.gather_bytes / setting.bandwidth <= setting.forward_s:
+        return "the first gather and the last reduce-scatter have"
+    return "a gather takes longer than a layer's forward pass, and the last reduce-scatter has"
 
 
 def _ahead(setting: _Setting) -> str:

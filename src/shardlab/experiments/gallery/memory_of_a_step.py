@@ -244,7 +244,8 @@ def _advice(setting: _Setting) -> str:
             f"{gpus} such GPUs could hold the states if each held an equal part, before any activation." + end
         )
     if setting.largest_micro_batch == 0:
-        return "Not one sequence fits: recompute more, or use a shorter sequence or a leaner recipe." + end
+        more = "recompute more, or " if setting.recompute != "full" else ""
+        return f"Not one sequence fits: {more}use a shorter sequence or a leaner recipe." + end
     if setting.largest_micro_batch == 1:
         return "A micro-batch of one sequence fits, and no larger one." + end
     return f"Up to {setting.largest_micro_batch} sequences would fit as one micro-batch." + end

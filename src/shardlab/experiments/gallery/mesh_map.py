@@ -12,6 +12,8 @@ from shardlab.models.mesh import Mesh, mesh
 from shardlab.transformer import parameters, preset
 
 MOST_RANKS = 64
+# More rows would be too low for what is written in them.
+MOST_ROWS = 8
 MODEL = "gpt3-175b"
 GLOBAL_BATCH = 256
 SEQUENCE = 2048
@@ -111,10 +113,13 @@ def _letters(rank: int, own: int, axes: list[_Axis]) -> str:
 
 def _map_panel(laid: Mesh, own: int, axes: list[_Axis]) -> dict[str, Any]:
     texts, levels, marks = [], [], []
-    for row in range(laid.nodes):
+    paired = laid.nodes > MOST_ROWS
+    nodes_in_row = 2 if paired else 1
+    width = nodes_in_row * laid.node_gpus
+    for row in range(laid.nodes // nodes_in_row):
         cells, fills = [], []
-        for column in range(laid.node_gpus):
-            rank = row * laid.node_gpus + column
+        for column in range(width):
+            rank = row * width + column
             letters = _letters(rank, own, axes)
             cells.append("" if rank >= laid.ranks else f"{rank}{letters}" if letters else str(rank))
             fills.append(1.0 if rank == own else 0.55 if letters else 0.0)
@@ -127,10 +132,10 @@ def _map_panel(laid: Mesh, own: int, axes: list[_Axis]) -> dict[str, Any]:
     told = "; ".join([f"{axis.name} {_listed(axis.ranks)}" for axis in axes]) or "none"
     return chart.matrix(
         title=f"Rank {own} and its groups",
-        columns=[str(column) for column in range(laid.node_gpus)],
-        rows=[str(row) for row in range(laid.nodes)],
-        column_label="GPU of the node",
-        row_label="node",
+        columns=[str(column % laid.node_gpus) for column in range(width)],
+        rows=[str(node) for node in range(0, laid.nodes, nodes_in_row)],
+        column_label="GPU of node n, then of node n + 1" if paired else "GPU of the node",
+        row_label="node n" if paired else "node",
         texts=texts,
         levels=levels,
         role="communication",

@@ -251,12 +251,14 @@ def _load_words(state: _Layer) -> str:
     ratio = _total(state.pass_s) / _total(state.even_s)
     if state.rank_imbalance < 1.005:
         return (
-            f"Every rank gets the same number of tokens, {_thousands(state.fair)} copies for {state.experts} experts in all, and the layer takes "
-            f"{words.ratio(ratio)} the time of even routing without a limit."
+            f"Every rank gets the same number of copies, {_thousands(state.fair)}; the layer, with {state.experts} experts in "
+            f"all, takes {words.ratio(ratio)} the time of even routing without a limit."
         )
+    # With a limit it is sent no more than its slots hold.
+    what = "is sent" if state.factor is None else "is chosen for"
     return (
-        f"The busiest rank is sent {words.ratio(state.rank_imbalance)} a fair share of the tokens; the layer takes "
-        f"{words.ratio(ratio)} the time of even routing."
+        f"The busiest rank {what} {words.ratio(state.rank_imbalance)} a fair share of the copies; the layer takes "
+        f"{words.ratio(ratio)} the time of even routing{'' if state.factor is None else ' without a limit'}."
     )
 
 

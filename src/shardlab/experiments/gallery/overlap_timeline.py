@@ -111,7 +111,8 @@ def _step_panel(setting: _Setting) -> dict[str, Any]:
 
 def _curve_panel(setting: _Setting) -> dict[str, Any]:
     full, none = max(setting.compute_s, setting.whole_s), setting.compute_s + setting.whole_s
-    highest = max([none] + [min(time, 3 * none) for _, time in setting.curve])
+    # The reader's own step is always inside, whatever is cut off the curve.
+    highest = max([none, setting.step.step_time_s] + [min(time, 3 * none) for _, time in setting.curve])
     ticks = [(8.0, "8"), (64.0, "64"), (512.0, "512")]
     y = chart.time_axis("step", 1.08 * highest)
     unit = y["label"].split("(")[-1].rstrip(")")
@@ -132,7 +133,7 @@ def _curve_panel(setting: _Setting) -> dict[str, Any]:
         marks=[
             chart.mark(
                 setting.bucket / _MIB,
-                min(setting.step.step_time_s, 1.08 * highest),
+                setting.step.step_time_s,
                 words.seconds(setting.step.step_time_s),
                 "compute",
             )
@@ -189,15 +190,17 @@ def _force(setting: _Setting) -> str:
 
 
 def _limits(setting: _Setting) -> str:
-    bound = (
-        "the link is never idle and nothing can hide the rest"
-        if setting.whole_s > setting.compute_s
-        else "the rest is the last bucket"
-    )
+    best = setting.play(setting.best[0])
+    if len(best.buckets) == 1:
+        bound = ", everything in one: more buckets would pay more latency than they hide"
+    elif best.communication_s > best.backward_s:
+        bound = ": the all-reduces take longer than the backward pass, so no bucket size hides them all"
+    else:
+        bound = ": only the last bucket is left to wait for"
     return (
         f"{words.plural(setting.ranks, 'rank')} send {words.n_bytes(setting.n_bytes)} of gradients at "
-        f"{words.bandwidth(setting.bandwidth)}. The least is {words.seconds(setting.best[1])} near {_mib(setting.best[0])}; "
-        f"beyond it {bound}. The model lets communication slow no computing down, which it does on a GPU."
+        f"{words.bandwidth(setting.bandwidth)}. The least is {words.seconds(setting.best[1])} near {_mib(setting.best[0])}"
+        f"{bound}. The model lets communication slow no computing down, which it does on a GPU."
     )
 
 

@@ -290,7 +290,7 @@ def _guess(found: _Answer, answer: bool) -> str:
     return (
         opening
         + f"takes place {found.place} of {len(found.splits)}: {words.percent(made.step_time_s / best.step_time_s - 1)} "
-        f"slower, most of it {name} (+{words.seconds(gap)})."
+        f"slower; {name} adds most, {words.seconds(gap)}."
     )
 
 

@@ -328,7 +328,7 @@ def _reasons(runs: _Runs) -> str:
     if "position" in runs.felt:
         never = resume_coverage(STEPS, runs.resume_step, STEPS, position_saved=False).never_read
         found.append(
-            f"The run reads batches that it has seen, so its training loss over the next {WINDOW} steps, "
+            f"The run begins again with batches that it has seen, so its training loss over the next {WINDOW} steps, "
             f"{words.amount(_mean(runs.resumed.losses[:WINDOW]))}, no longer tells the loss on new data, "
             f"{words.amount(_mean(runs.resumed.new_losses[:WINDOW]))}; {never} of {STEPS} "
             "batches are never read."

@@ -11,6 +11,9 @@ from shardlab.models.context import RingWork, key_value_bytes, ring_traffic, rin
 from shardlab.models.kernels import CONSTANTS
 
 MOST_RANKS = 16
+# More blocks in a row are too small for a number of two or three digits.
+MOST_PERCENTS = 8
+_SHORT = {"50": "½", "100": "1"}
 # One layer of Llama 3 8B in bf16: query heads, key/value heads, head width.
 HEADS, KV_HEADS, HEAD_DIM = 32, 8, 128
 ELEMENT_BYTES = 2.0
@@ -71,10 +74,12 @@ class _Ring:
         # When each step begins, and when the pass ends; the last step has nothing to send.
         self.starts = [0.0]
         self.exposed_s = 0.0
+        self.exposed_steps = 0
         for index, pairs in enumerate(self.busiest):
             busy = pairs * self.per_pair_s
             wait = max(self.send_s - busy, 0.0) if index < ranks - 1 else 0.0
             self.exposed_s += wait
+            self.exposed_steps += 1 if wait > 0 else 0
             self.starts.append(self.starts[-1] + busy + wait)
         self.total_s = self.starts[-1]
         self.idle_share = 1 - self.work.balanced_pairs / self.work.critical_pairs
@@ -95,13 +100,19 @@ def _blocks_panel(state: _Ring) -> dict[str, Any]:
         for rank in range(ranks):
             shares[rank][(rank - index) % ranks] = row[rank] / (state.size * state.size)
     now = state.step - 1
+    texts = [[f"{words.settled(100 * share):.0f}" for share in row] for row in shares]
+    title = "Share of each block to compute"
+    if ranks > MOST_PERCENTS:
+        texts = [[_SHORT.get(text, text) for text in row] for row in texts]
+    else:
+        title += " (%)"
     return chart.matrix(
-        title="Share of each block to compute (%)",
+        title=title,
         columns=[str(rank) for rank in range(ranks)],
         rows=[str(rank) for rank in range(ranks)],
         column_label="keys of rank",
         row_label="queries of rank",
-        texts=[[f"{words.settled(100 * share):.0f}" for share in row] for row in shares],
+        texts=texts,
         levels=shares,
         role="compute",
         marks=[(rank, (rank - now) % ranks, "to") for rank in range(ranks)] if state.step else [],
@@ -229,8 +240,15 @@ def _step_words(state: _Ring) -> str:
 def _send_words(state: _Ring) -> str:
     length = f"A sequence of {state.sequence} tokens leaves {state.size} on each rank."
     if state.exposed_s > 0:
+        hops = state.ranks - 1
+        # In order the first step has half the work of the others: a hop may be too slow for that one alone.
+        few = (
+            ""
+            if state.exposed_steps == hops
+            else f" for {state.exposed_steps} of {words.plural(hops, 'hop')}"
+        )
         return (
-            f"{length} A hop takes {words.seconds(state.send_s)}, longer than the attention beside it: "
+            f"{length} A hop takes {words.seconds(state.send_s)}, longer than the attention beside it{few}: "
             f"{words.percent(state.exposed_s / state.total_s)} of the pass is waiting for keys. A longer sequence or a faster "
             "link hides it."
         )

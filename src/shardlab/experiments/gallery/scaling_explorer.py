@@ -112,11 +112,11 @@ def _ranks_axis() -> dict[str, Any]:
 def _speedup_panel(setting: _Setting, reference: tuple[tuple[int, float, float], ...]) -> dict[str, Any]:
     lowest = min(1 / 3, min([point[1] for point in setting.weak + setting.strong]))
     floor = 10.0 ** max(math.floor(math.log10(lowest)), -4)
-    # Half a decade is enough where nothing falls deeper.
-    floor = 3 * floor if lowest > 3.3 * floor else floor
-    limits = [chart.limit(1.0, "one rank", align="end", side="below")]
+    low = setting.strong_limit < 1
+    # Half a decade is enough where nothing falls deeper, and no limit's name stands beneath its line.
+    floor = 3 * floor if lowest > 3.3 * floor and not low else floor
+    limits = [chart.limit(1.0, "one rank", align="end", side="above" if low else "below")]
     if floor < setting.strong_limit < MOST_RANKS:
-        low = setting.strong_limit < 1
         name = f"limit of strong {words.ratio(setting.strong_limit)}"
         limits.append(
             chart.limit(
@@ -284,7 +284,7 @@ def _balance(setting: _Setting) -> str:
     step = setting.step
     left = step.compute_time_s - 2 * (step.n_ranks - 1) * setting.latency_s
     if left <= 0:
-        return "Latency alone takes as long as compute."
+        return "Latency alone takes at least as long as compute."
     bandwidth = ring_allreduce_sent_bytes(setting.gradient_bytes, step.n_ranks) / left
     return f"At {words.bandwidth(bandwidth)} the two would take equally long."
 
@@ -313,7 +313,9 @@ def _break_even(setting: _Setting) -> str:
     best = max(setting.chosen, key=lambda point: point[1])[0]
     if best == MOST_RANKS:
         return opening + "."
-    return f"{opening}; of the numbers drawn, {best} is the fastest, and more ranks are slower again."
+    slower = [point[0] for point in setting.chosen if point[0] > best and point[1] < 1]
+    after = f"from {slower[0]} on it is slower than one" if slower else "more ranks are slower"
+    return f"{opening}; of the numbers drawn, {best} is the fastest, and {after} again."
 
 
 def _source_step(**link: Any) -> dict[str, Any]:

@@ -6,7 +6,15 @@ from typing import Any
 
 from shardlab.experiments import chart, words
 from shardlab.experiments.controls import Experiment, Preset, choice, slider
-from shardlab.experiments.gallery._pipeline_bars import LANES_TITLE, ROOM, bars, batches, ledger, spans
+from shardlab.experiments.gallery._pipeline_bars import (
+    CHOSEN,
+    LANES_TITLE,
+    ROOM,
+    bars,
+    batches,
+    ledger,
+    spans,
+)
 from shardlab.models.pipeline import (
     PipelineRun,
     makespan_s,
@@ -26,7 +34,7 @@ _SCHEDULES = (
     ("zb-h2", "Zero bubble H2"),
     ("zb-v", "Zero bubble V"),
 )
-_SHORT = ("GPipe", "1F1B", "inter.", "H1", "H2", "V")
+_SHORT = ("GPipe", "1F1B", "Interl.", "ZB-H1", "ZB-H2", "ZB-V")
 _NAMES = dict(_SCHEDULES)
 
 
@@ -107,7 +115,7 @@ def _timeline_panel(setting: _Setting) -> dict[str, Any]:
     run = setting.run
     return chart.timeline(
         title=LANES_TITLE,
-        lanes=[f"{'▸ ' if rank == setting.rank else ''}rank {rank}" for rank in range(run.stages)],
+        lanes=[f"{CHOSEN if rank == setting.rank else ''}rank {rank}" for rank in range(run.stages)],
         time=chart.time_axis("time", ROOM * run.makespan_s, about=6),
         spans=spans(
             run.timeline,
@@ -134,7 +142,7 @@ def _schedules_panel(setting: _Setting) -> dict[str, Any]:
     runs: list[tuple[float, float] | None] = []
     names = []
     for (name, _), short in zip(_SCHEDULES, _SHORT):
-        names.append(("▸ " if name == setting.schedule else "") + short)
+        names.append((CHOSEN if name == setting.schedule else "") + short)
         if not setting.fits(name):
             runs.append(None)
         elif name == setting.schedule:
@@ -147,7 +155,7 @@ def _schedules_panel(setting: _Setting) -> dict[str, Any]:
             arguments = setting.arguments(name)
             peaks = published_in_flight_peak(name, setting.stages, setting.micro_batches, arguments[-1])
             runs.append((makespan_s(*arguments), peaks[0]))
-    return ledger(names, runs, setting.work_s, "–")
+    return ledger(names, runs, setting.work_s)
 
 
 def _held_at(run: PipelineRun, rank: int, at_s: float) -> float:
@@ -205,13 +213,40 @@ def _memory_words(setting: _Setting) -> str:
     sent = _messages(run)
     if run.schedule == "gpipe":
         held = "its one micro-batch" if run.micro_batches == 1 else f"all {batches(run.micro_batches)}"
-        return f"Rank 0 holds {held}; 1F1B idles as long and holds at most p. Messages: {sent}."
+        idles = _idles(setting, "1f1b")
+        return f"Rank 0 holds {held}; 1F1B {idles} and holds at most p. Messages: {sent}."
     if run.schedule == "1f1b":
-        return f"Rank 0 holds {peak} of {batches(run.micro_batches)}; GPipe idles as long and holds all. Messages: {sent}."
+        idles = _idles(setting, "gpipe")
+        return f"Rank 0 holds {peak} of {batches(run.micro_batches)}; GPipe {idles} and holds all. Messages: {sent}."
     if run.schedule == "interleaved-1f1b":
-        plain = 2 * run.micro_batches * (run.stages - 1)
-        return f"Less idle time for more traffic: {sent} messages instead of {plain}. A chunk in flight counts 1/{run.chunks}."
+        return _interleaved_words(setting, sent)
     return f"Weight gradients, which nobody waits for, fill gaps; rank 0 holds {peak}. Messages: {sent}."
+
+
+def _gap_s(setting: _Setting, other: str) -> float:
+    """Seconds by which the step is longer under another schedule; rounding counts as nothing."""
+    gap = makespan_s(*setting.arguments(other)) - setting.run.makespan_s
+    return gap if abs(gap) > 1e-9 * setting.run.makespan_s else 0.0
+
+
+def _idles(setting: _Setting, other: str) -> str:
+    """How long another schedule idles: messages that take time cost 1F1B a round trip for every p micro-batches."""
+    gap = _gap_s(setting, other)
+    if gap == 0:
+        return "idles as long"
+    return f"idles {'longer' if gap > 0 else 'less'} with these transfers"
+
+
+def _interleaved_words(setting: _Setting, sent: int) -> str:
+    run = setting.run
+    if run.chunks == 1:
+        return f"With one chunk a rank this is 1F1B: {sent} messages. Give each rank more chunks."
+    plain = 2 * run.micro_batches * (run.stages - 1)
+    gap = _gap_s(setting, "1f1b")
+    gain = "Less idle time"
+    if gap <= 0:
+        gain = f"{'More' if gap < 0 else 'No less'} idle time than 1F1B with these transfers,"
+    return f"{gain} for more traffic: {sent} messages instead of {plain}. A chunk in flight counts 1/{run.chunks}."
 
 
 def _moment_words(setting: _Setting) -> str:

@@ -101,6 +101,8 @@ class _Setting:
         self.curve = [(n, expected_step(kind, spread, slower, n) / self.mean) for n in _RANKS]
         self.step = expected_step(kind, spread, slower, ranks) / self.mean
         self.alike = expected_step(kind, spread, 1.0, ranks) / self.mean
+        # The slow rank is busy for longer than the others, so less of the step is waiting.
+        self.waiting = 1 - (ranks - 1 + slower) / ranks / self.step
 
 
 def picture(
@@ -119,19 +121,25 @@ def picture(
 
 def _slowdown_panel(setting: _Setting, show_answer: bool) -> dict[str, Any]:
     curve = setting.curve if show_answer else [point for point in setting.curve if point[0] <= _SEEN_RANKS]
+    highest = max([setting.guess, setting.curve[-1][1], 1.1])
+    # Room for the name below the line: above it the curve would cross it.
+    low = min(0.9, 1 - 0.16 * (highest - 1))
+    most = low + 1.12 * (highest - low)
     # So near the answer, the two names would cover each other.
-    near = show_answer and abs(setting.guess - setting.step) < 0.05 * setting.step
+    near = show_answer and abs(setting.guess - setting.step) < 0.13 * (most - low)
     marks = [chart.mark(setting.ranks, setting.guess, "" if near else "you", "text")]
     if show_answer:
         marks.append(chart.mark(setting.ranks, setting.step, words.ratio(setting.step), "compute"))
-    highest = max([setting.guess, setting.curve[-1][1], 1.1])
     ticks = [(float(count), str(count)) for count in (2, 16, 128, 1024, 16384)]
-    limits = [chart.limit(1.0, "one rank's mean", side="below")]
+    # The marks stand over the number of ranks, the name at the other end.
+    limits = [
+        chart.limit(1.0, "one rank's mean", side="below", align="end" if setting.ranks < 100 else "start")
+    ]
     return chart.lines(
         title="Step over one rank's mean (×)",
         x=chart.axis("ranks N", (2, MOST_RANKS), ticks, scale="log", control="ranks"),
-        y=chart.axis("", (0.9, 0.9 + 1.12 * (highest - 0.9)), _ratio_ticks(0.9 + 1.12 * (highest - 0.9))),
-        curves=[chart.series("expected" if show_answer else "measured so far", "compute", curve, "strong")],
+        y=chart.axis("", (low, most), _ratio_ticks(most)),
+        curves=[chart.series("expected" if show_answer else "to 8 ranks", "compute", curve, "strong")],
         limits=limits,
         marks=marks,
         alt=f"Expected step over one rank's mean against the number of ranks: {words.ratio(curve[0][1])} on "
@@ -199,13 +207,15 @@ def _readouts(setting: _Setting, show_answer: bool) -> list[dict[str, Any]]:
         chart.readout(
             "the step", words.ratio(setting.step), f"you {words.ratio(setting.guess)}", "compute-text"
         ),
-        chart.readout("waiting", words.percent(1 - 1 / setting.step), "of all rank-seconds", "idle-text"),
+        chart.readout("waiting", words.percent(setting.waiting), "of all rank-seconds", "idle-text"),
     ]
     if setting.slower > 1:
         rows.append(chart.readout("without the slow rank", words.ratio(setting.alike), "the step"))
         gain = without_slow_ranks_speedup(setting.step / setting.alike, setting.ranks)
         rows.append(
-            chart.readout("throughput without it", words.ratio(gain), f"on {setting.ranks - 1} ranks")
+            chart.readout(
+                "throughput without it", words.ratio(gain), f"on {words.plural(setting.ranks - 1, 'rank')}"
+            )
         )
     return rows
 
@@ -238,7 +248,7 @@ def _verdict(setting: _Setting) -> str:
     )
     return (
         f"On {setting.ranks} ranks a step takes {words.ratio(setting.step)} one rank's mean, {fair}: "
-        f"{words.percent(1 - 1 / setting.step)} of all rank-seconds are spent waiting. You said {words.ratio(setting.guess)}."
+        f"{words.percent(setting.waiting)} of all rank-seconds are spent waiting. You said {words.ratio(setting.guess)}."
     )
 
 
@@ -252,16 +262,20 @@ def _growth(setting: _Setting) -> str:
         return both + ": with a long tail every doubling of the ranks costs the same again."
     return (
         both
-        + ": once somebody stalls in every step, more ranks change nothing. If all stalled together, it would cost next to nothing."
+        + ": once somebody stalls in every step, more ranks change nothing. If all stalled together, a step would take one rank's mean."
     )
 
 
 def _cure(setting: _Setting) -> str:
     if setting.slower == 1:
         return "Nobody is to blame, so nobody can be replaced: calm the ranks, or wait for each other less often."
+    without = f"Without the slow rank a step takes {words.ratio(setting.alike)}"
+    gain = setting.step / setting.alike - 1
+    if gain < 0.01:
+        return f"{without}, hardly less: the jitter of the other ranks makes it about as long, so replacing the slow one gains little."
     return (
-        f"Without the slow rank a step takes {words.ratio(setting.alike)}: its slowness of {words.ratio(setting.slower)} "
-        "costs the same whatever N is, and replacing one rank cures it."
+        f"{without}: with a good rank in its place the job is {words.percent(gain)} faster. The more ranks vary, and the more "
+        "of them there are, the less one slow rank matters."
     )
 
 

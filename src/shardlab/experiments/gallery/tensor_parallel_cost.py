@@ -299,12 +299,19 @@ def _sentences(setting: _Setting, guess: float, answer: bool) -> list[str]:
             "then show the answer."
         ]
     reached = setting.efficiency(setting.here, t)
-    return [
+    texts = [
         _verdict(setting, reached) + (" " + _compared(guess, reached) if guess < 1 else ""),
         _placement(setting),
-        "More tokens lengthen compute and communication alike; a wider layer lengthens compute more. Other traffic on "
-        "the ports is not in the model, and would slow what leaves a node.",
+        "Once buffers are large, more sequences lengthen compute and communication alike; a wider layer lengthens "
+        "compute more, and so does a longer sequence where the layer is narrow. Other traffic on the ports is not in "
+        "the model, and would slow what leaves a node.",
     ]
+    if setting.heads % t:
+        texts.append(
+            f"Heads are taken to be {HEAD_WIDTH} wide, and {t} ranks can't share {setting.heads} of them evenly: a real layer "
+            "of this width and t has other heads."
+        )
+    return texts
 
 
 def _verdict(setting: _Setting, reached: float) -> str:

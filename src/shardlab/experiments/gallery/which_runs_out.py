@@ -307,11 +307,18 @@ EXPERIMENT = Experiment(
         slider("bandwidth", "Bandwidth per GPU", _BANDWIDTHS, 25e9, "bytes/s"),
         slider("days", "Deadline, days", _DAYS, 30),
     ),
+    # A preset hides the answer again: the reader is to guess each time.
     presets=(
         Preset(
             name="llama2-7b",
             label="Llama 2 7B",
-            values={"model": "llama2-7b", "trillions": 2, "batch_millions": 4, "bandwidth": 25e9},
+            values={
+                "reveal": False,
+                "model": "llama2-7b",
+                "trillions": 2,
+                "batch_millions": 4,
+                "bandwidth": 25e9,
+            },
             source="Llama 2 (arXiv 2307.09288): 2 trillion tokens, batches of 4 million, A100 with 200 Gb/s each. "
             "The deadline is this book's.",
         ),
@@ -320,6 +327,7 @@ EXPERIMENT = Experiment(
             label="GPT-3 in 34 days",
             values={
                 "guess": 1024,
+                "reveal": False,
                 "model": "gpt3-175b",
                 "trillions": 0.3,
                 "batch_millions": 3.2,
@@ -334,6 +342,7 @@ EXPERIMENT = Experiment(
             label="Llama 3 405B",
             values={
                 "guess": 16384,
+                "reveal": False,
                 "model": "llama3-405b",
                 "trillions": 15.6,
                 "card": "H100-80GB",
@@ -349,6 +358,7 @@ EXPERIMENT = Experiment(
             label="Office network",
             values={
                 "guess": 8,
+                "reveal": False,
                 "model": "gpt2-xl",
                 "trillions": 0.01,
                 "batch_millions": 0.5,

@@ -152,7 +152,7 @@ def _chapter() -> Variant:
             ),
             choice(
                 id="way",
-                prompt="A model with 40 query heads trains on packed documents, where a token sees its own document only, over 16 ranks. Which way takes that as it is?",
+                prompt="A model with 40 query heads trains on packed documents, where a token sees its own document only, over 16 ranks. Which way works there without a change?",
                 options=(
                     right(
                         "gather",
@@ -267,7 +267,7 @@ def _deal(seed: int) -> Variant:
                     ),
                     (2 * (rank + 1) / c, "diagonal-forgotten"),
                     (in_order.slowdown, "slowest-for-all", "That is what the ring waits for, over the mean."),
-                    (1, "free-lunch", "Its tokens are as many as those of others, its pairs are not."),
+                    (1, "mask-forgotten", "Its tokens are as many as those of others, its pairs are not."),
                 ],
                 solution=(
                     "It meets {before} full blocks and half of its own: {seen}. The mean is {c}/2 = {mean}: {relative}.",
