@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from shardlab.experiments.controls import description
-from shardlab.experiments.engine import load, run_json
-from shardlab.palette import css
+from shardlab.experiments.engine import run_json
+from tests.experiment_page import FILES, experiment_page
 
 pytestmark = pytest.mark.browser
 
@@ -42,24 +41,14 @@ MEETING = """() => [...document.querySelectorAll('.sl-panel[data-kind="lines"] s
 @pytest.fixture(scope="module")
 def site(serve, tmp_path_factory):
     folder = tmp_path_factory.mktemp("site")
-    for name in ("experiment.js", "experiment.css"):
+    for name in FILES:
         (folder / name).write_bytes((WEB / name).read_bytes())
     # The charts come from Python as they do in the page's worker; only the worker is left out.
     for number, (name, values) in enumerate(CASES):
         chart = json.loads(run_json(name, json.dumps(values)))
         assert "error" not in chart, chart
-        given = json.dumps({"spec": description(load(name)), "chart": chart}).replace("<", "\\u003c")
-        (folder / f"{number}.html").write_text(
-            f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{name}</title>'
-            '<meta name="viewport" content="width=device-width"><link rel="icon" href="data:,">'
-            f"<style>{css()} body {{ font: 16px/1.5 system-ui, sans-serif; }}</style>"
-            '<link rel="stylesheet" href="experiment.css"><script src="experiment.js"></script></head>'
-            f"<body><main></main><script>const given = {given};\n"
-            "const engine = { compute: async () => given.chart };\n"
-            'shardlabExperiment.renderExperiment(document.querySelector("main"), given.spec, engine, {}).ask();\n'
-            "</script></body></html>",
-            encoding="utf-8",
-        )
+        page = experiment_page(name, {"chart": chart}, "() => given.chart")
+        (folder / f"{number}.html").write_text(page, encoding="utf-8")
     return serve(folder)
 
 

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from shardlab.experiments.controls import description
-from shardlab.experiments.engine import load, run_json
-from shardlab.palette import css
+from shardlab.experiments.engine import run_json
+from tests.experiment_page import FILES, experiment_page
 
 pytestmark = pytest.mark.browser
 
@@ -21,21 +20,11 @@ PANELS = (
 @pytest.fixture(scope="module")
 def site(serve, tmp_path_factory):
     folder = tmp_path_factory.mktemp("site")
-    for name in ("experiment.js", "experiment.css"):
+    for name in FILES:
         (folder / name).write_bytes((WEB / name).read_bytes())
     charts = {str(on).lower(): json.loads(run_json(NAME, json.dumps({"fault": on}))) for on in (True, False)}
-    given = json.dumps({"spec": description(load(NAME)), "charts": charts}).replace("<", "\\u003c")
-    (folder / "index.html").write_text(
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{NAME}</title>'
-        '<meta name="viewport" content="width=device-width"><link rel="icon" href="data:,">'
-        f"<style>{css()} body {{ font: 16px/1.5 system-ui, sans-serif; }}</style>"
-        '<link rel="stylesheet" href="experiment.css"><script src="experiment.js"></script></head>'
-        f"<body><main></main><script>const given = {given};\n"
-        "const engine = { compute: async ({ fault }) => given.charts[fault] };\n"
-        'shardlabExperiment.renderExperiment(document.querySelector("main"), given.spec, engine, {}).ask();\n'
-        "</script></body></html>",
-        encoding="utf-8",
-    )
+    page = experiment_page(NAME, {"charts": charts}, "({ fault }) => given.charts[fault]")
+    (folder / "index.html").write_text(page, encoding="utf-8")
     return serve(folder)
 
 

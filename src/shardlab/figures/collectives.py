@@ -124,16 +124,17 @@ _PATTERNS = ("ring", "binomial tree", "recursive doubling", "rabenseifner")
 
 def message_patterns(n_ranks: int = 8) -> Any:
     """The messages of four all-reduce algorithms: rounds from left to right, ranks from top to bottom."""
-    counts = []
-    for name in _PATTERNS:
-        cost = collectives.algorithm("all-reduce", name).cost(1.0, n_ranks)
-        counts.append(f"{name.replace('rab', 'Rab')} {cost.rounds} rounds, {cost.wire_bytes:g} P on the way")
+    entries = [collectives.algorithm("all-reduce", name) for name in _PATTERNS]
+    costs = [entry.cost(1.0, n_ranks) for entry in entries]
+    counts = [
+        f"{name.replace('rab', 'Rab')} {cost.rounds} rounds, {cost.wire_bytes:g} P on the way"
+        for name, cost in zip(_PATTERNS, costs, strict=True)
+    ]
 
     def drawn(width: float, height: float, rows: int, letters: float) -> Canvas:
         canvas = Canvas(figsize=(width, height))
-        for axes, name in zip(canvas.subplots(rows, 4 // rows).flat, _PATTERNS, strict=True):
-            entry = collectives.algorithm("all-reduce", name)
-            cost = entry.cost(1.0, n_ranks)
+        panels = canvas.subplots(rows, 4 // rows).flat
+        for axes, name, entry, cost in zip(panels, _PATTERNS, entries, costs, strict=True):
             _draw_pattern(axes, entry, n_ranks, letters)
             shown = name[0].upper() + name[1:]
             axes.set_title(f"{shown}: {cost.rounds} rounds, {cost.wire_bytes:g} P", fontsize=10.5)
@@ -198,16 +199,13 @@ _NAME_PLACES = {
 
 def rounds_against_bytes(n_ranks: int = 64) -> Any:
     """Every all-reduce algorithm as a point: rounds (latency) across, buffers on the critical path (bandwidth) up."""
-    points = []
-    for entry in collectives.algorithms("all-reduce"):
-        cost = entry.cost(1.0, n_ranks)
-        points.append(f"{entry.name} {cost.rounds} rounds and {cost.wire_bytes:.3g} P")
+    costs = [(entry, entry.cost(1.0, n_ranks)) for entry in collectives.algorithms("all-reduce")]
+    points = [f"{entry.name} {cost.rounds} rounds and {cost.wire_bytes:.3g} P" for entry, cost in costs]
 
     def drawn(width: float, height: float, below: str) -> Canvas:
         canvas = Canvas(figsize=(width, height))
         axes = canvas.subplots()
-        for entry in collectives.algorithms("all-reduce"):
-            cost = entry.cost(1.0, n_ranks)
+        for entry, cost in costs:
             role = "muted" if entry.in_network else "communication"
             axes.plot([cost.rounds], [cost.wire_bytes], "o", color=color(role), markersize=8, clip_on=False)
             right, up, side = _NAME_PLACES[entry.name]

@@ -202,21 +202,20 @@ def _rate_words(setting: _Setting) -> str:
     if setting.batch == setting.base_batch:
         return "Micro-batch times micro-steps times ranks is what counts, not how it is split."
     factor = words.ratio(setting.lr_factor)
-    if setting.growth < 1:
-        return _smaller_batch_words(setting, factor)
+    smaller = setting.growth < 1
     if setting.rule == "linear":
+        if smaller:
+            return f"The linear rule makes the learning rate {factor}: a smaller batch takes more updates, each of them shorter; it is a rule for SGD."
         return f"The linear rule makes the learning rate {factor}, after a warm-up; it is a rule for SGD and fails for very large batches."
     if setting.rule == "sqrt":
         return f"The square-root rule makes the learning rate {factor}; for Adam it moves the two decay rates as well."
-    return f"The learning rate stays: fewer updates of the same size for the same samples. A rule would suggest {words.ratio(scaled_learning_rate(1.0, setting.base_batch, setting.batch, 'sqrt'))} (Adam) or {words.ratio(setting.growth)} (SGD)."
-
-
-def _smaller_batch_words(setting: _Setting, factor: str) -> str:
-    if setting.rule == "linear":
-        return f"The linear rule makes the learning rate {factor}: a smaller batch takes more updates, each of them shorter; it is a rule for SGD."
-    if setting.rule == "sqrt":
-        return f"The square-root rule makes the learning rate {factor}; for Adam it moves the two decay rates as well."
-    return f"The learning rate stays: more updates of the same size for the same samples, from noisier gradients. A rule would suggest {words.ratio(scaled_learning_rate(1.0, setting.base_batch, setting.batch, 'sqrt'))} (Adam) or {words.ratio(setting.growth)} (SGD)."
+    updates = (
+        "more updates of the same size for the same samples, from noisier gradients"
+        if smaller
+        else "fewer updates of the same size for the same samples"
+    )
+    root = words.ratio(scaled_learning_rate(1.0, setting.base_batch, setting.batch, "sqrt"))
+    return f"The learning rate stays: {updates}. A rule would suggest {root} (Adam) or {words.ratio(setting.growth)} (SGD)."
 
 
 def _traffic_words(setting: _Setting) -> str:

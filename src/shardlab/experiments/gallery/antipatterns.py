@@ -265,7 +265,8 @@ def _broken_words(case: _Case) -> list[str]:
     pattern = case.pattern
     size = case.found.damage - antipatterns.no_harm(pattern.damage_kind)
     amount = _damage(pattern.damage_kind, case.found.damage)
-    if _excused(case):
+    excused = _excused(case)
+    if excused:
         first = "No anti-pattern here: without sharding more than the optimizer the states do not fit into one GPU."
     elif size < _SLIGHT:
         # One batch too few hangs the job: the number is small, the damage is not.
@@ -276,14 +277,11 @@ def _broken_words(case: _Case) -> list[str]:
             f"Damage: {amount} {pattern.damage_name}, {_row_text(case.found, _worst(case.found))} against "
             f"{_row_text(case.found, case.found.rows[0])} ({_knob_text(case)})."
         )
-    found = [
-        first,
-        f"Symptom: {pattern.symptom}",
-        f"How to tell: {pattern.tell}",
-        f"The mend: {pattern.mend}",
-    ]
-    if _excused(case):
-        found.pop(1)  # no memory is half empty where the states need it
+    found = [first]
+    if not excused:  # no memory is half empty where the states need it
+        found.append(f"Symptom: {pattern.symptom}")
+    found.append(f"How to tell: {pattern.tell}")
+    found.append(f"The mend: {pattern.mend}")
     return found
 
 

@@ -84,6 +84,7 @@ class _Setting:
         # Interleaving deals micro-batches in groups of p: take the next multiple.
         self.micro_batches = -(-micro_batches // stages) * stages if interleaved else micro_batches
         self.run = self.simulated(schedule)
+        self._steps_s = {schedule: self.run.makespan_s}
         self.at_s = moment * self.run.makespan_s
 
     def arguments(self, schedule: str) -> tuple[Any, ...]:
@@ -97,6 +98,12 @@ class _Setting:
     def simulated(self, schedule: str) -> PipelineRun:
         """The run of a schedule at these settings."""
         return simulate(*self.arguments(schedule))
+
+    def step_s(self, schedule: str) -> float:
+        """Seconds of a schedule's step: worked out once, for the table and the words."""
+        if schedule not in self._steps_s:
+            self._steps_s[schedule] = makespan_s(*self.arguments(schedule))
+        return self._steps_s[schedule]
 
     def fits(self, schedule: str) -> bool:
         """Whether the schedule can deal out this number of micro-batches."""
@@ -152,9 +159,9 @@ def _schedules_panel(setting: _Setting) -> dict[str, Any]:
             other = setting.simulated(name)
             runs.append((other.makespan_s, other.in_flight_peak[0]))
         else:
-            arguments = setting.arguments(name)
-            peaks = published_in_flight_peak(name, setting.stages, setting.micro_batches, arguments[-1])
-            runs.append((makespan_s(*arguments), peaks[0]))
+            pieces = setting.arguments(name)[-1]
+            peaks = published_in_flight_peak(name, setting.stages, setting.micro_batches, pieces)
+            runs.append((setting.step_s(name), peaks[0]))
     return ledger(names, runs, setting.work_s)
 
 
@@ -225,7 +232,7 @@ def _memory_words(setting: _Setting) -> str:
 
 def _gap_s(setting: _Setting, other: str) -> float:
     """Seconds by which the step is longer under another schedule; rounding counts as nothing."""
-    gap = makespan_s(*setting.arguments(other)) - setting.run.makespan_s
+    gap = setting.step_s(other) - setting.run.makespan_s
     return gap if abs(gap) > 1e-9 * setting.run.makespan_s else 0.0
 
 
