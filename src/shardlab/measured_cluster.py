@@ -215,7 +215,8 @@ def link_of_run(measured: MeasuredCluster, ranks: int, nodes: int | None, name: 
     """The link for the all-reduce of a data-parallel run.
 
     Args:
-        measured: the file. ranks, nodes: of the run; None if it isn't known how many nodes it uses.
+        measured: the file.
+        ranks, nodes: of the run; None if it isn't known how many nodes it uses.
         name: the file's, for the words.
 
     Raises:

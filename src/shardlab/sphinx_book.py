@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import inspect
-import re
 from typing import Any
 
 from docutils import nodes
@@ -43,33 +40,6 @@ def _name_folded_cells_as_they_read(
         context["body"] = context["body"].replace(' aria-label="Toggle hidden content"', "")
 
 
-_NAMES = r"[a-z_0-9]+(?:, [a-z_0-9]+)*"
-
-
-def _one_argument_a_line(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
-    """Docstrings may describe several arguments on one line, which napoleon takes for the first one's words.
-
-    Each gets a line of its own here; a description such as ``N.`` is kept from being read as a list's number.
-    """
-    known = set(getattr(obj, "__annotations__", {}))
-    if callable(obj):
-        with contextlib.suppress(TypeError, ValueError):
-            known |= set(inspect.signature(obj).parameters)
-    inside = False
-    written: list[str] = []
-    for line in lines:
-        if line and not line.startswith(" "):
-            inside = line in {"Args:", "Attributes:"}
-        start = 0
-        for match in re.finditer(rf"[.;] (?=({_NAMES}): )", line if inside else ""):
-            if known.issuperset(match[1].split(", ")):
-                part = line[start : match.end()].rstrip()
-                written.append(f"    {part}" if start else part)
-                start = match.end()
-        written.append(f"    {line[start:]}" if start else line)
-    lines[:] = [re.sub(rf"^(    {_NAMES}: )(?=[A-Za-z]\.(?: |$))", r"\1\\", line) for line in written]
-
-
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register the directives."""
     # jupyter-book always sets this; the extension that owns it is left out, as it reaches for other hosts.
@@ -77,6 +47,4 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_directive("price-tag", PriceTagDirective)
     app.add_directive("ledger", LedgerDirective)
     app.connect("html-page-context", _name_folded_cells_as_they_read)
-    app.setup_extension("sphinx.ext.autodoc")
-    app.connect("autodoc-process-docstring", _one_argument_a_line, priority=400)  # before napoleon
     return {"version": __version__, "parallel_read_safe": True, "parallel_write_safe": True}

@@ -21,9 +21,9 @@ class Transformer:
 
     Attributes:
         name: a label.
-        layers: L.
-        hidden: h.
-        heads: a.
+        layers: ``L``.
+        hidden: ``h``.
+        heads: ``a``.
         kv_heads: g (equal to ``heads`` without grouped-query attention).
         head_dim: d; ``heads * head_dim`` need not equal ``hidden``.
         ffn: f, width of the dense MLP, or of the shared expert (0 for none) when ``experts`` is above 0.
@@ -402,7 +402,8 @@ def training_flops(params: float, tokens: float) -> float:
     product. With experts, Ψ are the active parameters.
 
     Args:
-        params: Ψ. tokens: D.
+        params: Ψ.
+        tokens: ``D``.
 
     Raises:
         ValueError: a number is not above 0.

@@ -87,7 +87,10 @@ def setting(ranks: int, bandwidth: float, model: str = "llama3-8b", tokens: int 
     """A run on H100s.
 
     Args:
-        ranks: N. bandwidth: bytes/s per rank between nodes. model: one of ``MODELS``. tokens: of a micro-batch.
+        ranks: ``N``.
+        bandwidth: bytes/s per rank between nodes.
+        model: one of ``MODELS``.
+        tokens: of a micro-batch.
 
     Raises:
         ValueError: an argument is out of range.

@@ -52,8 +52,10 @@ def accumulated_step_time_s(
     synchronisation (``no_sync``).
 
     Args:
-        compute_s: forward and backward of one micro-batch. sync_s: one gradient synchronisation.
-        accumulation: k. sync_every_micro_batch: True when every micro-batch synchronises.
+        compute_s: forward and backward of one micro-batch.
+        sync_s: one gradient synchronisation.
+        accumulation: ``k``.
+        sync_every_micro_batch: True when every micro-batch synchronises.
 
     Raises:
         ValueError: an argument is out of range.
@@ -242,7 +244,8 @@ def token_average(tokens: list[int], mean_losses: list[float]) -> TokenAverage:
     """Average the losses of micro-batches (over accumulation and over ranks) by tokens, and by micro-batch.
 
     Args:
-        tokens: tokens that count in the loss, per micro-batch. mean_losses: their mean loss.
+        tokens: tokens that count in the loss, per micro-batch.
+        mean_losses: their mean loss.
 
     Raises:
         ValueError: lists of different length or empty, no tokens, or losses that are not finite.
@@ -370,7 +373,8 @@ def weighted_loss(
     """The loss of a step as a program with this weighting logs it: each token's loss times its weight, over T.
 
     Args:
-        tokens: ``tokens[rank][k]``, as in :func:`token_weighting`. mean_losses: mean loss of each micro-batch.
+        tokens: ``tokens[rank][k]``, as in :func:`token_weighting`.
+        mean_losses: mean loss of each micro-batch.
 
     Raises:
         ValueError: as :func:`token_weighting`, or losses that are not finite or of another shape.
@@ -434,7 +438,8 @@ class ShardPlan:
         samples, ranks: n and W.
         per_rank: samples that each rank reads.
         used: samples read by all ranks together, repeats included.
-        duplicates: samples read twice (padding). dropped: samples never read.
+        duplicates: samples read twice (padding).
+        dropped: samples never read.
         metric_bias: duplicates / used: the most that a mean over the padded set can be moved by repeats, for a
             metric between 0 and 1.
     """
@@ -517,7 +522,8 @@ class UnevenSteps:
     Attributes:
         safe_steps: steps that all ranks can run.
         hangs: True when ranks disagree: the next step waits for ranks that have finished.
-        waiting_ranks: the ranks that wait; finished_ranks: the ones that left.
+        waiting_ranks: the ranks that wait.
+        finished_ranks: the ones that left.
         padded_steps: steps when the short ranks repeat samples.
     """
 
@@ -566,7 +572,8 @@ def log_normal_lengths(samples: int, median: float, spread: float, seed: int) ->
     """Lengths in tokens, ``median * exp(spread * z)`` with z normal: at least 1, the same in every engine.
 
     Args:
-        median: half of the lengths are longer, tokens. spread: standard deviation of the logarithm; 0: all are alike.
+        median: half of the lengths are longer, tokens.
+        spread: standard deviation of the logarithm; 0: all are alike.
         seed: of :class:`shardlab.models.lehmer.Lehmer`.
 
     Raises:
@@ -587,7 +594,8 @@ def deal_by_tokens(lengths: list[int], places: int) -> list[list[int]]:
     No place then has more than ``4/3 - 1/(3 places)`` of what the best possible deal gives its fullest place.
 
     Args:
-        lengths: tokens of each sample. places: ranks, or ranks times micro-batches.
+        lengths: tokens of each sample.
+        places: ranks, or ranks times micro-batches.
 
     Returns:
         Positions in ``lengths``, a list per place; with fewer samples than places some are empty.
@@ -660,7 +668,9 @@ def resume_coverage(
     loss drops for the wrong reason.
 
     Args:
-        planned_steps: length of the run. resume_step: step of the checkpoint. stop_step: last step done (counted on).
+        planned_steps: length of the run.
+        resume_step: step of the checkpoint.
+        stop_step: last step done (counted on).
 
     Raises:
         ValueError: steps out of order.

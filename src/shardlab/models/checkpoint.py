@@ -50,8 +50,10 @@ def transfer_time_s(
     ``max(n_bytes / storage_bandwidth, n_bytes / writers / writer_bandwidth)``.
 
     Args:
-        n_bytes: the whole checkpoint. storage_bandwidth: bytes/s of the file system for all writers together.
-        writers: ranks (or nodes) that write at once. writer_bandwidth: bytes/s of one; None is no limit.
+        n_bytes: the whole checkpoint.
+        storage_bandwidth: bytes/s of the file system for all writers together.
+        writers: ranks (or nodes) that write at once.
+        writer_bandwidth: bytes/s of one; None is no limit.
 
     Raises:
         ValueError: an argument is out of range.
@@ -179,7 +181,8 @@ def optimal_interval_s(write_s: float, mtbf_s: float) -> float:
     derivative of :func:`expected_segment_time_s` / τ; R cancels. Always below M.
 
     Args:
-        write_s: δ; 0 gives 0 (checkpoint all the time). mtbf_s: M.
+        write_s: δ; 0 gives 0 (checkpoint all the time).
+        mtbf_s: ``M``.
 
     Raises:
         ValueError: an argument is out of range.
@@ -315,7 +318,8 @@ def async_checkpoint(
     being written: ``P/2 + D``. The snapshot needs host memory for one more copy of the shard.
 
     Args:
-        blocked_s: training stops this long. durable_s: from snapshot to safely written.
+        blocked_s: training stops this long.
+        durable_s: from snapshot to safely written.
         interval_s: τ; by default Young's for the blocked time, but never below ``durable_s``.
 
     Raises:
@@ -371,8 +375,10 @@ def recovery(
 
     Args:
         detect_s: until somebody notices: a collective's timeout, or a watchdog.
-        restart_s: replace the node, start processes, build the model. load_s: read the checkpoint.
-        interval_s: τ. write_s: δ.
+        restart_s: replace the node, start processes, build the model.
+        load_s: read the checkpoint.
+        interval_s: τ.
+        write_s: δ.
 
     Raises:
         ValueError: an argument is out of range.

@@ -37,7 +37,7 @@ class Schedule:
     """A collective for N ranks as rounds of messages over a buffer of ``n_chunks`` chunks.
 
     Attributes:
-        n_ranks: N.
+        n_ranks: ``N``.
         n_chunks: chunks the buffer is cut into, numbered in buffer order.
         rounds: in the order in which they run.
         starts: for each rank, the chunks it holds at the start.

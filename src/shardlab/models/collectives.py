@@ -113,7 +113,7 @@ class RingSimulation:
     """A finished ring all-reduce, chunk by chunk.
 
     Attributes:
-        n_ranks: N.
+        n_ranks: ``N``.
         chunk_sizes: elements in each of the N chunks.
         element_bytes: bytes of one element.
         results: one buffer per rank after the last step, a flat list of numbers.
@@ -968,9 +968,11 @@ def hierarchical_allreduce(
 
     Args:
         n_bytes: buffer of one rank, bytes.
-        ranks_per_node: g. n_nodes: k.
+        ranks_per_node: ``g``.
+        n_nodes: ``k``.
         intra_bandwidth: bytes/s per rank and direction inside the node.
-        nic_bandwidth: bytes/s per NIC and direction. nics_per_node: shared evenly by the g ranks.
+        nic_bandwidth: bytes/s per NIC and direction.
+        nics_per_node: shared evenly by the g ranks.
         intra_latency_s, inter_latency_s: seconds per message.
         inter_algorithm: any all-reduce algorithm for the phase between nodes.
 
@@ -1094,8 +1096,11 @@ def nccl_allreduce_latency_s(
     the Simple ring 1.9 times in all from ``n/16 * 64 KiB`` on.
 
     Args:
-        name: ``"ring"`` or ``"tree"``. protocol: ``"LL"``, ``"LL128"`` or ``"Simple"``.
-        n_ranks, n_nodes: n and k. intra: ``"NVLink"`` or ``"PCI"``. n_bytes: the buffer, bytes.
+        name: ``"ring"`` or ``"tree"``.
+        protocol: ``"LL"``, ``"LL128"`` or ``"Simple"``.
+        n_ranks, n_nodes: n and k.
+        intra: ``"NVLink"`` or ``"PCI"``.
+        n_bytes: the buffer, bytes.
 
     Raises:
         ValueError: an argument is out of range.

@@ -49,7 +49,8 @@ class DataTraffic:
 
     Attributes:
         zero_stage, ranks, micro_batches: stage, N and G.
-        weight_gathers: all-gathers of the weights, per step. gradient_reductions: reduce-scatters (at stage 0:
+        weight_gathers: all-gathers of the weights, per step.
+        gradient_reductions: reduce-scatters (at stage 0:
             all-reduces) of the gradients, per step.
         all_gather_bytes, reduce_scatter_bytes, all_reduce_bytes: by collective.
     """
@@ -100,8 +101,10 @@ def data_traffic(
     are gathered like all others but have no gradients.
 
     Args:
-        params: Ψ of the data-parallel group's model shard. ranks: N.
-        zero_stage: 0 to 3. micro_batches: G.
+        params: Ψ of the data-parallel group's model shard.
+        ranks: ``N``.
+        zero_stage: 0 to 3.
+        micro_batches: ``G``.
         weight_bytes, gradient_bytes: bytes per element on the wire.
         trainable_params: parameters with gradients; all by default (fewer with LoRA).
         reshard_after_forward, reshard_after_backward: stage 3 only: free the gathered weights after the pass.
@@ -193,7 +196,9 @@ def hybrid_shard_traffic(
     which is the same for many nodes and nearly twice as much for two.
 
     Args:
-        params: Ψ. ranks: W. shard_ranks: F, the ranks of a node as a rule; divides W.
+        params: Ψ.
+        ranks: ``W``.
+        shard_ranks: F, the ranks of a node as a rule; divides W.
         zero_stage: 3 (HYBRID_SHARD) or 2 (_HYBRID_SHARD_ZERO2).
         all_reduce_every_micro_batch: False when accumulation postpones the step across nodes.
 
@@ -223,7 +228,9 @@ def fsdp_cross_host_bytes(strategy: str, model_bytes: float, ranks: int, ranks_p
 
     Args:
         strategy: ``"NO_SHARD"``, ``"FULL_SHARD"`` or ``"HYBRID_SHARD"``.
-        model_bytes: M. ranks: W. ranks_per_host: G.
+        model_bytes: ``M``.
+        ranks: ``W``.
+        ranks_per_host: ``G``.
 
     Raises:
         ValueError: an argument is out of range.
@@ -387,7 +394,8 @@ def layout_traffic(
 
     Args:
         params: Ψ of the whole model, experts included.
-        layers: L, a multiple of stages x chunks. micro_batches: G per data-parallel rank and step.
+        layers: L, a multiple of stages x chunks.
+        micro_batches: G per data-parallel rank and step.
         data_parallel: replicas; gradients are averaged over ``data_parallel * context_parallel`` ranks.
         context_method: how attention crosses context-parallel ranks.
         experts, top_k: a routed MLP in every layer; 0 is dense.

@@ -122,7 +122,7 @@ class RingWork:
     """Attention work of ring attention, in (query, key) pairs; one pair costs 4 a d FLOPs forward.
 
     Attributes:
-        context_parallel: c.
+        context_parallel: ``c``.
         split: how the tokens are dealt.
         pairs: c lists, one per ring step, of the pairs that each of the c ranks computes in that step.
         per_rank: pairs of each rank over all steps.
@@ -156,7 +156,8 @@ def ring_work(sequence: int, context_parallel: int, split: str = "zigzag", causa
     while rank c-1 is always busy; zigzag gives every rank the same work in every step.
 
     Args:
-        sequence: s, divisible by c (by 2c for zigzag). context_parallel: c, up to 1024.
+        sequence: s, divisible by c (by 2c for zigzag).
+        context_parallel: c, up to 1024.
         split: ``"contiguous"``, ``"zigzag"`` or ``"striped"``.
         causal: False counts all pairs.
 
@@ -351,7 +352,8 @@ def break_even_block_tokens(
     mask halves the work, which doubles the answer; grouped-query attention divides it by a/g.
 
     Args:
-        flops_per_s: F, what attention achieves. bandwidth: B, bytes/s per rank and direction.
+        flops_per_s: F, what attention achieves.
+        bandwidth: B, bytes/s per rank and direction.
         heads, kv_heads: a and g; equal by default.
         causal: True for a causal mask with a zigzag split.
 

@@ -45,7 +45,8 @@ class CollectiveDiagnosis:
 
     Attributes:
         collective, n_ranks, n_bytes, time_s: what was measured.
-        algbw: size over time. busbw: that times nccl-tests' factor, comparable with a link.
+        algbw: size over time.
+        busbw: that times nccl-tests' factor, comparable with a link.
         nominal_bandwidth, fraction_of_nominal: the link as named and busbw over it, or None.
         fit: latency and bandwidth from several sizes, or None.
         verdict, notes: in words.
@@ -100,10 +101,14 @@ def collective(
 
     Args:
         n_bytes: the buffer as nccl-tests defines it: the whole output of an all-gather, the whole input of a
-            reduce-scatter. time_s: seconds. Both may be text with a unit.
-        n_ranks: ranks. name: the collective.
+            reduce-scatter.
+        time_s: seconds. Both may be text with a unit.
+        n_ranks: ranks.
+        name: the collective.
         nominal_bandwidth: the slowest link crossed: all NICs of a node together, or one GPU's link in a box.
-        n_nodes: nodes. backend: ``"nccl"``, ``"gloo"`` or ``"mpi"``. cores_per_rank: CPU cores each process may use.
+        n_nodes: nodes.
+        backend: ``"nccl"``, ``"gloo"`` or ``"mpi"``.
+        cores_per_rank: CPU cores each process may use.
 
     Raises:
         ValueError: an argument is out of range.
@@ -268,7 +273,8 @@ class NodeSweepDiagnosis:
     """Bus bandwidth by number of nodes.
 
     Attributes:
-        n_nodes, busbw: the points, by nodes. fractions: busbw over the nominal link of a node, or None.
+        n_nodes, busbw: the points, by nodes.
+        fractions: busbw over the nominal link of a node, or None.
         drop: the last busbw over that of the first point of three or more nodes: 1 is flat.
         volume_growth: by how much the ring's bytes per rank grow between those two points, the only slowing that
             more nodes excuse.
@@ -307,7 +313,8 @@ def collective_by_nodes(
     Args:
         points: pairs ``(nodes, busbw)``, one size; busbw in bytes/s, or text with a unit. Two nodes are set apart:
             NCCL's tree gains there.
-        nominal_bandwidth: all NICs of a node together. ranks_per_node: for the ring's volume.
+        nominal_bandwidth: all NICs of a node together.
+        ranks_per_node: for the ring's volume.
 
     Raises:
         ValueError: no points, equal numbers of nodes, or values out of range.

@@ -60,13 +60,15 @@ class DataParallelDiagnosis:
         outcome: ``"gain"``, ``"slowdown"``, ``"no change"``, or ``"depends"`` on the scaling.
         compute_s: what a step would take if communication were free.
         exposed_s: what it took beyond that, 0 or above.
-        communication_s: measured communication time, or None. communication_share: of the step, if measured.
+        communication_s: measured communication time, or None.
+        communication_share: of the step, if measured.
         gradient_bytes, sent_bytes: of one rank, per optimizer step; sent over a ring. None if unknown.
         implied_bandwidth: the bracket that explains the step. It compares with the busbw of nccl-tests.
         nominal_bandwidth, fraction_of_nominal: the link as named, and what of it was reached.
         communication_at_nominal_s: the all-reduce at that speed.
         predicted_step_s: the step at that speed, all overlapped and nothing overlapped.
-        predicted_slowdown: that over the compute. observed_over_predicted: measured over the upper end.
+        predicted_slowdown: that over the compute.
+        observed_over_predicted: measured over the upper end.
         predicted_samples_per_s: slow and fast end, if batches are known.
         alternative_step_s, alternative_samples_per_s: the same if the link's figure counts bits, for unit slips.
         bandwidth_to_hide: the link with which the all-reduce takes no longer than the compute.
@@ -172,25 +174,31 @@ def data_parallel(
         n_ranks, base_ranks: for one node against k nodes, the ranks of a node and of k nodes.
         scaling: ``"weak"`` if the batch per rank was the same, ``"strong"`` if the global batch was, None if unknown.
         base_samples_per_s, samples_per_s: instead of step times: samples per second of all ranks together.
-        batch_per_rank: samples of one rank in one step of the judged run. base_batch_per_rank: in the base run, if
+        batch_per_rank: samples of one rank in one step of the judged run.
+        base_batch_per_rank: in the base run, if
             another. With both, the scaling follows.
         base_epoch_s, epoch_s: instead of step times: seconds of an epoch, with ``base_steps_per_epoch`` and
             ``steps_per_epoch``, or with ``dataset_samples`` and the batch.
-        n_params: trainable parameters. bytes_per_param: bytes of one gradient on the wire (4 fp32, 2 bf16).
+        n_params: trainable parameters.
+        bytes_per_param: bytes of one gradient on the wire (4 fp32, 2 bf16).
         gradient_bytes: instead of those two.
         nominal_bandwidth: the slowest link that the ring crosses: all NICs of a node together over several nodes,
             or one GPU's link in a box.
         n_nodes: nodes of the judged run.
-        compute_s: measured forward and backward of the judged run. communication_s: measured communication.
+        compute_s: measured forward and backward of the judged run.
+        communication_s: measured communication.
         data_s: measured waiting for data, per step.
         accumulation_steps: micro-steps of an optimizer step.
         syncs_per_step: all-reduces of the gradients per step: 1, or ``accumulation_steps`` if none is skipped.
         log: output of nccl-tests' all_reduce_perf on the same ranks, or parsed.
         smaller_model_helped: whether a model with fewer parameters had a smaller slowdown.
-        backend: ``"nccl"``, ``"gloo"`` or ``"mpi"``. cores_per_node: CPU cores, for ranks that compute on the CPU.
+        backend: ``"nccl"``, ``"gloo"`` or ``"mpi"``.
+        cores_per_node: CPU cores, for ranks that compute on the CPU.
         steps_per_epoch, base_steps_per_epoch: as the trainer counts them.
-        tokens_per_step: with ``n_params``, FLOPs are 6 per parameter and token. flops_per_step: instead of that, of
-            all ranks together. peak_flops: dense peak of one rank, FLOP/s.
+        tokens_per_step: with ``n_params``, FLOPs are 6 per parameter and token.
+        flops_per_step: instead of that, of
+            all ranks together.
+        peak_flops: dense peak of one rank, FLOP/s.
         dataset_samples: samples of the training set, to count padding.
 
     Raises:

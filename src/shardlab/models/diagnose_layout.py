@@ -40,7 +40,8 @@ class ShardedDiagnosis:
     Attributes:
         n_ranks: ranks the weights are sharded over.
         accumulation_steps: micro-steps of an optimizer step.
-        gathered_bytes: weights received per micro-step, two all-gathers. scattered_bytes: gradients reduced.
+        gathered_bytes: weights received per micro-step, two all-gathers.
+        scattered_bytes: gradients reduced.
         micro_step_bytes, step_bytes: sent per micro-step and per optimizer step when sharded.
         replicated_bytes: sent per optimizer step by replicas: one all-reduce of the trainable gradients.
         traffic_ratio: ``step_bytes / replicated_bytes``.
@@ -136,8 +137,11 @@ def sharded(
     gradients, ``(N-1)/N G``. Replicas all-reduce once per optimizer step, ``2 (N-1)/N G``.
 
     Args:
-        n_ranks: ranks the weights are sharded over. n_params: all weights. weight_bytes: of one weight on the wire.
-        trainable_params: if not all (adapters). gradient_bytes_per_param: on the wire, ``weight_bytes`` by default.
+        n_ranks: ranks the weights are sharded over.
+        n_params: all weights.
+        weight_bytes: of one weight on the wire.
+        trainable_params: if not all (adapters).
+        gradient_bytes_per_param: on the wire, ``weight_bytes`` by default.
         accumulation_steps: micro-steps of an optimizer step; or global_batch and micro_batch (of one rank).
         base_step_s, step_s: an optimizer step of a run that the slow link does not slow, and of this one.
         nominal_bandwidth: the slowest link crossed, all NICs of a node together.
@@ -573,10 +577,14 @@ def tensor(
     sends ``4 (t-1)/t * hidden * element_bytes`` per token and pass.
 
     Args:
-        tokens: processed in one run. layers, hidden: of the model. n_ranks: t.
-        tensor_tokens_per_s: with tensor parallelism. baseline_tokens_per_s: the same ranks with the layers dealt out
+        tokens: processed in one run.
+        layers, hidden: of the model.
+        n_ranks: ``t``.
+        tensor_tokens_per_s: with tensor parallelism.
+        baseline_tokens_per_s: the same ranks with the layers dealt out
             (one rank working at a time), or one rank.
-        element_bytes: of an activation. training: forward and backward; else forward only (prefill).
+        element_bytes: of an activation.
+        training: forward and backward; else forward only (prefill).
         nominal_bandwidth: the link between the ranks.
 
     Raises:

@@ -79,9 +79,12 @@ def breakdown(
     """Judge a profile of one step.
 
     Args:
-        step_s: the whole step. communication_s: time in collectives. compute_s: forward and backward.
+        step_s: the whole step.
+        communication_s: time in collectives.
+        compute_s: forward and backward.
         data_s: waiting for or loading data. All in seconds, or text with a unit.
-        sent_bytes: what one rank sends in the step. nominal_bandwidth: the link it crosses.
+        sent_bytes: what one rank sends in the step.
+        nominal_bandwidth: the link it crosses.
 
     Raises:
         ValueError: an argument is out of range, or a part is longer than the step.
@@ -244,7 +247,8 @@ def accumulation(
     It should take ``t(k) = k compute + sync``. If it takes ``k t(1)``, every micro-step synchronises.
 
     Args:
-        step_1_s: an optimizer step without accumulation. step_k_s: one of k micro-steps of the same size.
+        step_1_s: an optimizer step without accumulation.
+        step_k_s: one of k micro-steps of the same size.
         k: 2 or more.
         compute_s: forward and backward without synchronisation (one rank alone, or under no_sync), if measured.
         sync_s: the synchronisation, if measured.

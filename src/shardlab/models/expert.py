@@ -18,7 +18,8 @@ def check_experts(experts: int, expert_parallel: int, data_parallel: int | None 
     """Return the experts on each rank, or say what does not divide.
 
     Args:
-        experts: E. expert_parallel: ranks that share them.
+        experts: ``E``.
+        expert_parallel: ranks that share them.
         data_parallel: if given, expert parallelism takes its ranks from it and must divide it.
 
     Raises:
@@ -69,7 +70,8 @@ class ExpertTraffic:
     """All-to-all traffic of one routed layer for one micro-batch on one rank, bytes.
 
     Attributes:
-        dispatch_bytes: tokens to their experts, forward. combine_bytes: results back, forward.
+        dispatch_bytes: tokens to their experts, forward.
+        combine_bytes: results back, forward.
         backward_bytes: gradients of both.
         calls: all-to-alls, forward and backward.
     """
@@ -100,7 +102,9 @@ def layer_traffic(
     (dropless) only tokens do, and the figure is the mean under balanced routing.
 
     Args:
-        tokens: tokens of one micro-batch on one rank. experts: E. top_k: k.
+        tokens: tokens of one micro-batch on one rank.
+        experts: ``E``.
+        top_k: ``k``.
         expert_parallel: ranks that share the experts.
 
     Raises:
@@ -139,7 +143,9 @@ def communication_compute_ratio(
     tokens and top_k cancel. Narrow experts are bound by the network.
 
     Args:
-        expert_ffn: f. flops_per_s: F of one rank. bandwidth: B, bytes/s per rank and direction.
+        expert_ffn: ``f``.
+        flops_per_s: F of one rank.
+        bandwidth: B, bytes/s per rank and direction.
 
     Raises:
         ValueError: an argument is out of range.
@@ -203,10 +209,12 @@ class ExpertLoad:
     """How evenly tokens fell on experts, and what a capacity limit does to them.
 
     Attributes:
-        assignments: tokens x top_k. capacity: slots per expert, or None (dropless).
+        assignments: tokens x top_k.
+        capacity: slots per expert, or None (dropless).
         mean, busiest: assignments per expert.
         imbalance: busiest / mean: dropless, the layer waits for the busiest expert.
-        dropped: assignments beyond capacity. dropped_fraction: of all assignments.
+        dropped: assignments beyond capacity.
+        dropped_fraction: of all assignments.
         empty_slots_fraction: of all slots: compute and bytes spent on padding.
     """
 

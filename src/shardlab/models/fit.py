@@ -44,7 +44,9 @@ def sample(
     """A checked :class:`Sample`.
 
     Args:
-        n_bytes: buffer of one rank, bytes, above 0. time_s: seconds, above 0. n_ranks: 2 or more.
+        n_bytes: buffer of one rank, bytes, above 0.
+        time_s: seconds, above 0.
+        n_ranks: 2 or more.
         collective, algorithm_name: as in :data:`shardlab.models.collectives.ALGORITHMS`; the algorithm is an
             assumption when the library does not say which one it used.
 
@@ -72,7 +74,8 @@ class LinkFit:
         latency_s: alpha, seconds per message; 0 where the samples show none.
         bandwidth: 1/beta, bytes/s per rank and direction.
         reduce_s_per_byte: gamma, seconds per byte added; 0 unless asked for and visible.
-        samples: what was fitted. predicted_s: the model's time for each.
+        samples: what was fitted.
+        predicted_s: the model's time for each.
         relative_errors: ``predicted / measured - 1`` for each.
         rms_relative_error, max_relative_error: of those, as fractions of the measured times.
         warnings: where the model does not hold or a number is not determined by the samples; empty if all is well.

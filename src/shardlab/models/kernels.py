@@ -227,7 +227,8 @@ def layer_time(
 
     Args:
         model, cluster, software: what runs, where, and how.
-        sequence: s, tokens. micro_batch: b, sequences.
+        sequence: s, tokens.
+        micro_batch: b, sequences.
         tensor, context, expert: parallel degrees; tensor-parallel ranks are neighbours, then context, then data with
             the expert ranks inside.
         sequence_parallel: norms, residuals and dropout work on 1/t of the tokens.

@@ -139,7 +139,7 @@ class ModelStates:
 
     Attributes:
         params: Ψ, parameters of the (part of the) model that this data-parallel group replicates or shards.
-        data_parallel: N.
+        data_parallel: ``N``.
         shard_ranks: ranks that share one copy; N unless sharding is hybrid.
         zero_stage: 0 (plain data parallel) to 3.
         recipe: the recipe's name.

@@ -257,15 +257,15 @@ def layer_activations(
     Args:
         sequence: s, tokens of one sequence (all context-parallel ranks together).
         micro_batch: b, sequences.
-        hidden: h.
+        hidden: ``h``.
         heads: a, query heads.
         ffn: f, width of the MLP; 4 h by default.
         kv_heads: g; a by default.
         head_dim: d; h / a by default.
         gated: True for SwiGLU and the like.
-        tensor_parallel: t.
+        tensor_parallel: ``t``.
         sequence_parallel: split norms, residuals and layer inputs along the tokens over the t ranks.
-        context_parallel: c.
+        context_parallel: ``c``.
         recompute: ``"none"``, ``"selective"`` or ``"full"``.
         flash_attention: True when the scores are never stored.
         dropout: True where the model trains with dropout (GPT-3 did, Llama does not).
@@ -486,7 +486,8 @@ def stage_activations(
     Args:
         layers: L of the whole model, a multiple of ``pipeline_parallel * chunks``.
         vocabulary: V; 0 leaves the output head out.
-        pipeline_parallel: p. rank: 0 to p-1.
+        pipeline_parallel: ``p``.
+        rank: 0 to p-1.
         micro_batches: m per optimizer step; p by default.
         schedule, chunks: as in :func:`in_flight_micro_batches`.
         logit_bytes: bytes per logit kept for the backward pass: 4 in the paper (fp32 logits); an unfused

@@ -35,7 +35,8 @@ def deepspeed_zero2_estimate(
     ``Ψ max(4N, 16) * factor`` with offload. It is model states only, no activations.
 
     Args:
-        params: Ψ. gpus_per_node, nodes: N is their product.
+        params: Ψ.
+        gpus_per_node, nodes: N is their product.
         corrected: False for the formula that the documentation's worked examples (15.93) still show.
 
     Raises:

@@ -19,7 +19,8 @@ class Mesh:
     """Ranks on axes, and axes on nodes. Build one with :func:`mesh`.
 
     Attributes:
-        axes: names, the fastest first. sizes: ranks along each.
+        axes: names, the fastest first.
+        sizes: ranks along each.
         node_gpus: ranks that share a node.
     """
 

@@ -87,7 +87,8 @@ class NcclLog:
 
     Attributes:
         collective: as in :data:`shardlab.models.collectives.COLLECTIVES`.
-        n_ranks: ranks of one communicator. n_nodes: hosts, or None if the log does not name them.
+        n_ranks: ranks of one communicator.
+        n_nodes: hosts, or None if the log does not name them.
         rows: by size, rising.
         average_busbw: the last line's average over all sizes, bytes/s, or None. It mixes latency-bound sizes with
             bandwidth-bound ones and is no speed of anything.

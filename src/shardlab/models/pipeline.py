@@ -71,7 +71,7 @@ def simulate(
     Args:
         schedule: ``gpipe``, ``1f1b``, ``interleaved-1f1b``, ``zb-h1``, ``zb-h2``, ``zb-v`` or ``dualpipe-v``.
         stages: pipeline ranks p.
-        micro_batches: m. Below p is allowed, with a warning; interleaved-1f1b needs a multiple of p.
+        micro_batches: ``m``. Below p is allowed, with a warning; interleaved-1f1b needs a multiple of p.
         forward_s: seconds of one micro-batch's forward on one rank. One number for all, or p numbers (one per rank),
             or, with chunks, p·v numbers (one per chunk in model order). A rank's time is shared equally by its chunks,
             so that the same arguments mean the same model under every schedule.

@@ -19,7 +19,7 @@ class PipelineModel:
 
     Attributes:
         stages: pipeline ranks p.
-        micro_batches: m.
+        micro_batches: ``m``.
         chunks: model chunks per rank v; the model has p·v chunks in all.
         placement: ``"loop"`` or ``"v"``, see :func:`shardlab.models.pipeline_schedules.stage_of`.
         durations_s: three lists (F, B, W) of p·v seconds, in model order, for one micro-batch.

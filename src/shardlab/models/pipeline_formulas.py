@@ -57,9 +57,9 @@ def micro_batches_for_bubble(stages: int, target: float, chunks: int = 1, ratio:
     rounded up to a multiple of p, which interleaved-1f1b needs. 8 stages and 10 % of total time need 63.
 
     Args:
-        stages: p.
+        stages: ``p``.
         target: above 0; below 1 for ``"total"``.
-        chunks: v.
+        chunks: ``v``.
         ratio: ``"total"`` or ``"ideal"``: which ratio ``target`` means.
 
     Raises:
@@ -96,7 +96,7 @@ def published_bubble_s(
 
     Args:
         schedule: one of ``SCHEDULES``.
-        stages: p.
+        stages: ``p``.
         forward_s, backward_input_s, backward_weight_s: seconds, one number each.
         chunks: v for interleaved-1f1b.
 

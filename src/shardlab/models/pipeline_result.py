@@ -30,7 +30,7 @@ class PipelineRun:
     Attributes:
         schedule: its name, ``"custom"`` for a list of your own.
         stages: pipeline ranks p.
-        micro_batches: m.
+        micro_batches: ``m``.
         chunks: model chunks per rank v.
         makespan_s: from the first start to the last end over all ranks.
         busy_s: seconds of work per rank.

@@ -35,16 +35,19 @@ class Prediction:
     """What one layout costs. Times in seconds, for one optimizer step.
 
     Attributes:
-        layout: the layout. micro_batches: per pipeline and step.
+        layout: the layout.
+        micro_batches: per pipeline and step.
         step_time_s: the best estimate.
         step_time_bracket_s: with all communication hidden, and with none.
         items: (cause, seconds), adding up to ``step_time_s``; the causes are
             :data:`shardlab.models.steptime.TIME_LABELS`.
         memory: the bill of the fullest device, with its capacity.
-        mfu: model FLOP / (time x dense bf16 peak). hfu: the same with recomputed FLOP.
+        mfu: model FLOP / (time x dense bf16 peak).
+        hfu: the same with recomputed FLOP.
         tokens_per_s: of the whole cluster.
         model_flops_per_gpu: model FLOP/s of one GPU.
-        bubble_of_total: pipeline bubble / (bubble + work of a stage's layers); bubble_of_ideal: bubble / that work.
+        bubble_of_total: pipeline bubble / (bubble + work of a stage's layers).
+        bubble_of_ideal: bubble / that work.
         warnings: sentences.
     """
 

@@ -85,14 +85,16 @@ class SearchResult:
 
     Attributes:
         predictions: the fastest layouts that fit, best first (as many as asked for).
-        tried: layouts whose memory was computed. fitting: those that fit, all ranked.
+        tried: layouts whose memory was computed.
+        fitting: those that fit, all ranked.
         rejections: by reason, most frequent first.
         smallest: the fastest layout among those with the least model parallelism that fit, a common first guess, or None.
         smallest_rank: its place in the ranking.
         rules: rules of thumb, tested.
         bottleneck: what holds the winner back, in words.
         sensitivities: 10 % more of each resource, largest gain first.
-        closest: the layout that needs the least memory. closest_bytes: how much.
+        closest: the layout that needs the least memory.
+        closest_bytes: how much.
         advice: sentences about memory when nothing fits.
     """
 

@@ -26,7 +26,7 @@ class DataParallelStep:
     """One data-parallel step at N ranks; all times in seconds.
 
     Attributes:
-        n_ranks: N.
+        n_ranks: ``N``.
         scaling: ``"weak"`` or ``"strong"``.
         compute_time_s: compute of one rank in this step (C, or C/N in strong scaling).
         communication_time_s: the ring all-reduce, hidden or not.

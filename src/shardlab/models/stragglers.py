@@ -68,7 +68,7 @@ class JitterStep:
     """A synchronous step over ranks whose times vary.
 
     Attributes:
-        ranks: N.
+        ranks: ``N``.
         mean_s: mean time of one rank: what a single rank would take.
         expected_step_s: expected time of the slowest of N.
         slowdown: expected step / mean.
@@ -99,8 +99,10 @@ def normal_jitter_step(mean_s: float, sd_s: float, ranks: int, sync_points: int 
     layer): each part has mean/k and sd/sqrt(k), and the k maxima add up.
 
     Args:
-        mean_s: mean time of one rank. sd_s: standard deviation of one rank's whole step.
-        ranks: N. sync_points: k.
+        mean_s: mean time of one rank.
+        sd_s: standard deviation of one rank's whole step.
+        ranks: ``N``.
+        sync_points: ``k``.
 
     Raises:
         ValueError: an argument is out of range.
@@ -140,8 +142,11 @@ def rare_stall_step(
     q. That is why garbage collection is switched off and run by hand on all ranks at once.
 
     Args:
-        base_s: step without a stall. stall_s: length of one. probability: q per rank and step.
-        ranks: N. aligned: True when all ranks stall in the same steps.
+        base_s: step without a stall.
+        stall_s: length of one.
+        probability: q per rank and step.
+        ranks: ``N``.
+        aligned: True when all ranks stall in the same steps.
 
     Raises:
         ValueError: an argument is out of range.
@@ -160,8 +165,10 @@ def slow_rank_step(base_s: float, slowdown: float, ranks: int, slow_ranks: int =
     """One rank (or a few) that is always slower: every step takes ``base * slowdown``, whatever N is.
 
     Args:
-        base_s: step of a healthy rank. slowdown: time of the slow rank / time of a healthy one, 1 or more.
-        ranks: N. slow_ranks: how many are slow.
+        base_s: step of a healthy rank.
+        slowdown: time of the slow rank / time of a healthy one, 1 or more.
+        ranks: ``N``.
+        slow_ranks: how many are slow.
 
     Raises:
         ValueError: an argument is out of range.
@@ -255,7 +262,8 @@ def straggler_report(times_s: list[float], threshold: float = 1.05) -> Straggler
     is the yardstick because the stragglers themselves move the mean.
 
     Args:
-        times_s: one compute time per rank. threshold: from which multiple of the median a rank counts as slow.
+        times_s: one compute time per rank.
+        threshold: from which multiple of the median a rank counts as slow.
 
     Raises:
         ValueError: no rank, or a time that is not above 0.

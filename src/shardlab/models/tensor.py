@@ -29,7 +29,8 @@ def check_split(
     Key/value heads must divide over the ranks, or the ranks over them (then heads are copied).
 
     Args:
-        tensor_parallel: t. heads, kv_heads, ffn, vocabulary: sizes of the model; None is not checked.
+        tensor_parallel: ``t``.
+        heads, kv_heads, ffn, vocabulary: sizes of the model; None is not checked.
         ranks_per_node: if given, t must stay inside one node: its all-reduces are on the critical path.
 
     Raises:
@@ -225,7 +226,8 @@ def layer_time(
     ``collectives * (2 (t-1) latency_s) + sent_bytes / bandwidth``.
 
     Args:
-        bandwidth: bytes/s per rank and direction. latency_s: seconds per hop.
+        bandwidth: bytes/s per rank and direction.
+        latency_s: seconds per hop.
         layer_flops: FLOPs of the whole layer for the micro-batch in the passes counted (forward + backward, and
             the repeated forward with full recomputation), all ranks together; 0 leaves compute out.
         flops_per_s: what one rank achieves.
@@ -268,7 +270,8 @@ def communication_compute_ratio(
     cancel, sequence length hardly matters: only a wider model or a better link helps.
 
     Args:
-        flops_per_s: F, what one rank achieves in matrix products. bandwidth: B, bytes/s per rank and direction.
+        flops_per_s: F, what one rank achieves in matrix products.
+        bandwidth: B, bytes/s per rank and direction.
 
     Raises:
         ValueError: an argument is out of range.
